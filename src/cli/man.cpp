@@ -40,9 +40,10 @@ constexpr std::string_view kConventions =
     "progress and messages to stderr. Existing output is overwritten only with --force.";
 
 constexpr std::array kExitCodes = {
-    Entry{"0", "success; also when max_seconds, patience or --stop-after ended training early"},
-    Entry{"1", "failure: stderr has the error and a hint; also when training diverged"},
+    Entry{"0", "success; also when max_seconds, patience, target_val_loss or --stop-after ended training"},
+    Entry{"1", "failure: stderr has the error and a hint"},
     Entry{"2", "invalid command line"},
+    Entry{"3", "training diverged; the best checkpoint is kept"},
     Entry{"130", "interrupted by Ctrl-C; training saves a checkpoint first"},
 };
 

@@ -282,7 +282,8 @@ std::string as_line(const TrainResult& result) {
 void print_result(const TrainResult& result, const std::filesystem::path& report, const std::string& command,
                   Console& console) {
   if (console.json()) return console.print_json(as_json(result, report, command));
-  console.print(fmt::format("{}\n{}\n", as_line(result), result.checkpoint.string()));
+  console.print(as_line(result) + "\n");
+  if (!result.checkpoint.empty()) console.print(result.checkpoint.string() + "\n");
   if (!command.empty()) console.print(fmt::format("continue with:\n  {}\n", command));
   if (result.diagnosis) console.print(result.diagnosis->text());
   if (!report.empty()) console.log().info("report: {}", report.string());
@@ -531,7 +532,7 @@ int run_train(const Arguments& arguments, Console& console) {
 
 int exit_code(const TrainResult& result) {
   if (result.status == RunStatus::interrupted) return 130;
-  return result.status == RunStatus::diverged ? 1 : 0;
+  return result.status == RunStatus::diverged ? 3 : 0;
 }
 
 Command train_command() {

@@ -149,6 +149,8 @@ struct TrainConfig {
   std::int64_t patience = 0;
   double min_delta = 0;
   std::int64_t min_steps = 0;
+  double target_val_loss = 0;  // nats; 0: off
+  bool stop_on_divergence = true;
   std::int64_t val_every = 250;
   std::int64_t val_tokens = 0;
   std::int64_t checkpoint_every = 0;

@@ -261,6 +261,7 @@ ConfigBuilder preset_for(const GolfRequest& request) {
   const bool mlx = request.script == GolfScript::mlx;
   settings.preset(request.plus ? "golf-plus" : mlx ? "golf-mlx" : "golf");
   if (request.plus && mlx) take_differences("golf-mlx", "golf", settings);
+  settings.derive("stop_on_divergence", false);  // the scripts train to the end
   return settings;
 }
 

@@ -20,7 +20,6 @@
 #include "ops/sums.h"
 #include "optim/rate_schedule.h"
 #include "train/initial_weights.h"
-#include "train/metrics.h"
 #include "train/ranks.h"
 #include "train/run_folder.h"
 #include "train/step_runner.h"
@@ -31,9 +30,24 @@ namespace thimble {
 
 namespace {
 
-std::string to_json(const TrainState& state) {
+Json json_of(const LossTrend& trend) {
   return Json::object()
-      .set("step", state.step)
+      .set("steps", trend.steps)
+      .set("smoothed", trend.smoothed)
+      .set("lowest", trend.lowest)
+      .set("high_steps", trend.high_steps);
+}
+
+LossTrend trend_from(const Json& json) {
+  return {.steps = json.at("steps").as_int(),
+          .smoothed = json.at("smoothed").as_double(),
+          .lowest = json.at("lowest").as_double(),
+          .high_steps = json.at("high_steps").as_int()};
+}
+
+std::string to_json(const TrainState& state) {
+  Json json = Json::object();
+  json.set("step", state.step)
       .set("tokens", state.tokens)
       .set("epoch", state.position.epoch)
       .set("next", state.position.next)
@@ -48,7 +62,9 @@ std::string to_json(const TrainState& state) {
       .set("began_trained", state.began_trained)
       .set("data_digest", state.data_digest)
       .set("layout", state.layout)
-      .dump();
+      .set("loss_trend", json_of(state.loss_trend));
+  if (state.untrained_val_loss) json.set("untrained_val_loss", *state.untrained_val_loss);
+  return json.dump();
 }
 
 TrainState state_from_json(const std::string& text, std::string_view name) {
@@ -68,11 +84,14 @@ TrainState state_from_json(const std::string& text, std::string_view name) {
   const Json* untimed = json.find("untimed_steps");
   state.untimed_steps = untimed ? untimed->as_int() : state.elapsed_seconds > 0 ? 0 : state.step;
   if (const Json* began = json.find("began_trained")) state.began_trained = began->as_bool();
+  // Older checkpoints lack these two.
+  if (const Json* trend = json.find("loss_trend")) state.loss_trend = trend_from(*trend);
+  if (const Json* loss = json.find("untrained_val_loss")) state.untrained_val_loss = loss->as_double();
   state.data_digest = json.at("data_digest").as_string();
   state.layout = json.at("layout").as_string();
   check(state.step >= 0 && state.tokens >= 0 && state.best_step >= -1 && state.elapsed_seconds >= 0 &&
             state.untimed_steps >= 0 && state.untimed_steps <= state.step && state.stale_validations >= 0 &&
-            state.averaged >= 0,
+            state.averaged >= 0 && state.loss_trend.steps >= 0 && state.loss_trend.high_steps >= 0,
         "{}: the training state is out of range", name);
   return state;
 }
@@ -246,6 +265,8 @@ bool is_free(const Key& key) {
                                                "min_delta",
                                                "min_steps",
                                                "patience",
+                                               "target_val_loss",
+                                               "stop_on_divergence",
                                                "checkpoint_every",
                                                "keep",
                                                "prime_steps",
@@ -302,6 +323,9 @@ void check_unfinished(const TrainConfig& train, const TrainState& state, const s
   check(train.max_seconds == 0 || state.elapsed_seconds < train.max_seconds,
         Hint{"pass a larger --max-seconds"}, "{} is complete: its time limit of {} is used up", name,
         in_seconds(train.max_seconds));
+  check(!reached_target(train, state), Hint{"pass a lower --target-val-loss, or 0 to continue anyway"},
+        "{} is complete: its validation loss of {:.4f} reached the target of {}", name, state.best_val_loss,
+        train.target_val_loss);
   check(!out_of_patience(train, state), Hint{"pass --patience 0 to continue anyway"},
         "{} is complete: {} validations in a row did not improve", name, state.stale_validations);
 }
@@ -374,8 +398,8 @@ void RunCheckpoints::restore(TrainState& state) {
   const CheckpointHead& head = from.head;
   for (const std::string& reason : from.damaged)
     run_.log.warning("skipping a damaged checkpoint: {}", reason);
-  for (const std::string& change : check_changes(head.config, run_.config, run_.request.force))
-    run_.log.info("{}", change);
+  const std::vector<std::string> changes = check_changes(head.config, run_.config, run_.request.force);
+  for (const std::string& change : changes) run_.log.info("{}", change);
   check(head.state.data_digest == state.data_digest,
         Hint{"pass the same --data and --val-data as before, or use --init to start a new run"},
         "the data differs from the data of the run in {}", run_.folder.path().string());
@@ -385,6 +409,8 @@ void RunCheckpoints::restore(TrainState& state) {
   trained_.model.set_loop(head.config.state.loop_on);
   steps_.send();
   state = head.state;
+  // With other settings the loss may be above its lowest for a while.
+  if (run_.request.force && !changes.empty()) state.loss_trend = {};
   saved_step_ = state.step;
   resumed_ = file.name();
   run_.log.info("{}", resume_note(run_.config.train, state));
@@ -467,12 +493,17 @@ bool RunCheckpoints::save(const TrainState& state, bool best, Validator& validat
   return true;
 }
 
-bool RunCheckpoints::any() const {
-  return std::filesystem::exists(run_.folder.last());
+std::filesystem::path RunCheckpoints::newest(bool diverged) const {
+  if (!diverged) return newest_;
+  for (const std::filesystem::path& path : {run_.folder.best(), run_.folder.last()})
+    if (std::filesystem::exists(path)) return path;
+  return newest_;
 }
 
-std::filesystem::path RunCheckpoints::newest(bool diverged) const {
-  return diverged && any() ? run_.folder.last() : newest_;
+std::string RunCheckpoints::kept_note() const {
+  if (std::filesystem::exists(run_.folder.best())) return "The best checkpoint is kept.";
+  return std::filesystem::exists(run_.folder.last()) ? "The last good checkpoint is kept."
+                                                     : "There is no checkpoint yet.";
 }
 
 std::string RunCheckpoints::rescue_note(std::int64_t failed_step) const {

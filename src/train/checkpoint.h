@@ -19,6 +19,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -33,6 +34,7 @@
 #include "optim/averaging.h"
 #include "optim/optimizer.h"
 #include "tokenizer/tokenizer.h"
+#include "train/metrics.h"
 #include "train/run_folder.h"
 
 namespace thimble {
@@ -42,7 +44,9 @@ struct TrainState {
   std::int64_t tokens = 0;
   ReadPosition position;
   double best_val_loss = 0;
-  std::int64_t best_step = -1;         // -1: no validation yet
+  std::int64_t best_step = -1;               // -1: none is better than the untrained model
+  std::optional<double> untrained_val_loss;  // of step 0, which later validations must beat
+  LossTrend loss_trend;
   double patience_loss = 0;            // a validation that does not beat this by min_delta is stale
   std::int64_t stale_validations = 0;  // in a row
   bool validation_due = false;         // the validation of this step was interrupted
@@ -110,7 +114,8 @@ std::string resume_command(const std::filesystem::path& run);
 // "lr: 0.01 -> 0.02".
 std::vector<std::string> check_changes(const Config& before, const Config& after, bool force);
 
-// Throws Error if the run is complete: all steps made, max_seconds used up, or out of patience.
+// Throws Error if the run is complete: all steps made, max_seconds used up, target_val_loss
+// reached, or out of patience.
 void check_unfinished(const TrainConfig& train, const TrainState& state, const std::string& name);
 
 // For example "resuming at step 20 of 100".
@@ -151,10 +156,10 @@ class RunCheckpoints {
   bool save(const TrainState& state, bool best, Validator& validator);
 
   std::int64_t saved_step() const { return saved_step_; }  // step of the newest checkpoint; -1: none
-  bool any() const;                                        // whether the run has a checkpoint
-  // The checkpoint to report at the end: the last one this process wrote, or the run's last one if
-  // the run diverged.
+  // The checkpoint to report at the end: the last one this process wrote; if the run diverged, its
+  // best one, or its last one if none is the best.
   std::filesystem::path newest(bool diverged) const;
+  std::string kept_note() const;                            // what is left after a divergence
   std::string rescue_note(std::int64_t failed_step) const;  // how to resume after a failure
 
  private:

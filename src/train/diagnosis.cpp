@@ -106,7 +106,6 @@ void check_data(const RunFacts& facts, Signs& signs) {
   if (epochs > kManyEpochs)
     signs.add(Limit::data, strong_if(epochs > kVeryManyEpochs),
               fmt::format("{:.1f} epochs over {} tokens", epochs, with_unit(unique)));
-  const double per_parameter = facts.parameters > 0 ? unique / static_cast<double>(facts.parameters) : 0;
   // Before the first epoch ends, the amount of data cannot be the limit.
   if (epochs >= 1 && per_parameter < kFewTokensPerParameter)
     signs.add(Limit::data, Strength::slight,
@@ -123,8 +122,7 @@ bool ended_worse_than_it_began(const RunHistory& history) {
 void check_optimisation(const RunFacts& facts, Signs& signs) {
   const RunHistory& history = facts.history;
   const auto steps = static_cast<double>(history.steps());
-  if (facts.diverged)
-    signs.add(Limit::optimisation, Strength::strong, "the loss or the gradient was not finite");
+  if (!facts.divergence.empty()) signs.add(Limit::optimisation, Strength::strong, facts.divergence);
   if (ended_worse_than_it_began(history))
     signs.add(Limit::optimisation, Strength::strong,
               fmt::format("validation loss {:.4f} is worse than before the first step, {:.4f}",
@@ -155,11 +153,12 @@ std::string advice_for(Limit limit, const RunFacts& facts) {
     case Limit::infrastructure:
       return "a faster disk, fewer validations, or a different device";
     case Limit::data:
-      return "more text, a smaller model, or dropout";
+      return facts.began_trained ? "more text, fewer steps, or dropout"
+                                 : "more text, a smaller model, or dropout";
     case Limit::optimisation:
       break;
   }
-  if (facts.diverged || facts.history.spikes() > 0 || ended_worse_than_it_began(facts.history))
+  if (!facts.divergence.empty() || facts.history.spikes() > 0 || ended_worse_than_it_began(facts.history))
     return "a lower learning rate, a longer warm-up, or gradient clipping (clip)";
   return "more steps, a larger model, or a different learning rate";
 }
@@ -190,13 +189,14 @@ std::string_view name_of(Limit limit) {
 }
 
 std::optional<Diagnosis> diagnose(const RunFacts& facts) {
-  if (facts.history.steps() < kFewestSteps && !facts.diverged) return std::nullopt;
+  const bool diverged = !facts.divergence.empty();
+  if (facts.history.steps() < kFewestSteps && !diverged) return std::nullopt;
   Diagnosis diagnosis;
   if (facts.history.steps() < kFewestSteps) {
-    diagnosis.evidence = {"the loss or the gradient was not finite"};
+    diagnosis.evidence = {facts.divergence};
   } else {
     const std::vector<Sign> signs = find_signs(facts);
-    diagnosis.limit = facts.diverged ? Limit::optimisation : signs.front().limit;
+    diagnosis.limit = diverged ? Limit::optimisation : signs.front().limit;
     for (const Sign& sign : signs)
       if (sign.limit == diagnosis.limit) diagnosis.evidence.push_back(sign.evidence);
   }

@@ -26,7 +26,8 @@ std::string_view name_of(Limit limit);
 
 struct RunFacts {
   const RunHistory& history;
-  bool diverged = false;
+  std::string divergence = {};  // why the run diverged, as a sentence; empty: it did not
+  bool began_trained = false;   // with --init: its parameters were trained on other text before
   std::int64_t parameters = 0;
   std::uint64_t unique_tokens = 0;  // of the training set
   std::int64_t tokens_seen = 0;

@@ -288,6 +288,34 @@ double RunHistory::bytes_per_token() const {
 
 namespace {
 
+constexpr std::int64_t kTrendSteps = 20;
+constexpr std::int64_t kDivergedSteps = 20, kDivergedAtTheEnd = 5;
+constexpr double kHighFactor = 1.5, kHighNats = 1;
+
+}  // namespace
+
+double LossTrend::limit() const {
+  return std::max(kHighFactor * lowest, lowest + kHighNats);
+}
+
+void LossTrend::add(double loss) {
+  high_steps = steps > 0 && loss > limit() ? high_steps + 1 : 0;
+  ++steps;
+  smoothed += (loss - smoothed) / static_cast<double>(std::min(steps, kTrendSteps));
+  lowest = steps == 1 ? smoothed : std::min(lowest, smoothed);
+}
+
+std::string LossTrend::text() const {
+  return fmt::format("the loss was above {:.4g} for {} steps; its lowest mean was {:.4g}", limit(),
+                     high_steps, lowest);
+}
+
+bool LossTrend::has_diverged(bool at_the_end) const {
+  return high_steps >= (at_the_end ? kDivergedAtTheEnd : kDivergedSteps);
+}
+
+namespace {
+
 StepRecord step_record(const StepLine& line) {
   return {.loss = line.loss,
           .targets = line.targets,

@@ -162,6 +162,26 @@ class RunHistory {
   std::optional<CpuUse> cpu_use_;
 };
 
+// Follows the training loss to detect divergence. Part of the training state, so a resumed run
+// decides as an uninterrupted one.
+//
+// A loss is high if it is more than 1.5 times the lowest smoothed loss and more than 1 nat above
+// it. Twenty high losses in a row are a divergence; spikes that recover are shorter. At the end of
+// a run five are enough, because no steps are left to recover in.
+struct LossTrend {
+  std::int64_t steps = 0;       // losses added
+  double smoothed = 0;          // mean over about the last 20
+  double lowest = 0;            // of `smoothed`
+  std::int64_t high_steps = 0;  // the number of high losses since the last one that was not
+
+  void add(double loss);
+  double limit() const;  // losses above it are high
+  bool has_diverged(bool at_the_end) const;
+  std::string text() const;  // "the loss was above 8.34 for 20 steps; ..."
+
+  bool operator==(const LossTrend&) const = default;
+};
+
 // Reads a metrics.jsonl up to and including `last_step`.
 RunHistory read_history(const std::filesystem::path& metrics,
                         std::int64_t last_step = std::numeric_limits<std::int64_t>::max());

@@ -242,7 +242,8 @@ void Reporter::finish(const RunContext& run, const RunEnd& end, TrainResult& res
   result.tokens_per_second = tokens_per_second();
   if (result.status != RunStatus::interrupted && result.status != RunStatus::stopped)
     result.diagnosis = diagnose({.history = history_,
-                                 .diverged = result.status == RunStatus::diverged,
+                                 .divergence = end.divergence,
+                                 .began_trained = end.began_trained,
                                  .parameters = end.parameters,
                                  .unique_tokens = end.unique_tokens,
                                  .tokens_seen = result.tokens,

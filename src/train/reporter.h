@@ -66,6 +66,8 @@ struct RunEnd {
   std::int64_t parameters = 0;
   std::uint64_t unique_tokens = 0;  // of the training set
   double wall_seconds = 0;          // of this call, from its first step on
+  bool began_trained = false;       // with --init
+  std::string divergence = {};      // why the run diverged; empty: it did not
 };
 
 class Reporter {

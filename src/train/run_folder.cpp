@@ -213,9 +213,13 @@ struct StatusName {
   std::string_view name;
 };
 constexpr StatusName kStatusNames[] = {
-    {RunStatus::completed, "completed"},     {RunStatus::wallclock, "wallclock"},
-    {RunStatus::early_stop, "early_stop"},   {RunStatus::stopped, "stopped"},
-    {RunStatus::interrupted, "interrupted"}, {RunStatus::diverged, "diverged"},
+    {RunStatus::completed, "completed"},
+    {RunStatus::wallclock, "wallclock"},
+    {RunStatus::target_reached, "target_reached"},
+    {RunStatus::early_stop, "early_stop"},
+    {RunStatus::stopped, "stopped"},
+    {RunStatus::interrupted, "interrupted"},
+    {RunStatus::diverged, "diverged"},
 };
 
 }  // namespace
@@ -231,7 +235,8 @@ std::optional<RunStatus> run_status_from(std::string_view name) {
 }
 
 bool is_finished(RunStatus status) {
-  return status == RunStatus::completed || status == RunStatus::wallclock || status == RunStatus::early_stop;
+  return status == RunStatus::completed || status == RunStatus::wallclock ||
+         status == RunStatus::early_stop || status == RunStatus::target_reached;
 }
 
 namespace {

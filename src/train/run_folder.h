@@ -83,17 +83,18 @@ class ClaimedFolder {
 
 // How a call of `train` ended. name_of() gives the name used in files and output.
 enum class RunStatus {
-  completed,    // made all steps
-  wallclock,    // used up max_seconds
-  early_stop,   // ran out of patience
-  stopped,      // after stop_after steps
-  interrupted,  // by a signal, after saving
-  diverged,     // a loss, gradient or weight is not finite
+  completed,       // made all steps
+  wallclock,       // used up max_seconds
+  early_stop,      // ran out of patience
+  target_reached,  // validation reached target_val_loss
+  stopped,         // after stop_after steps
+  interrupted,     // by a signal, after saving
+  diverged,        // a loss, gradient or weight is not finite, or the loss rose far above its lowest
 };
 std::string_view name_of(RunStatus status);
 // Returns nullopt for an unknown name: files may come from other versions.
 std::optional<RunStatus> run_status_from(std::string_view name);
-// True for completed, wallclock and early_stop: the run reached its end.
+// True for completed, wallclock, early_stop and target_reached: the run reached its end.
 bool is_finished(RunStatus status);
 
 // run.json: when, where and with which build a run was trained, one entry per call of `train`. This

@@ -124,7 +124,9 @@ void Trainer::first_validation() {
   if (state_.validation_due || made_all_steps()) return close_step(true);
   if (!begins_with_validation()) return;
   const bool best = validate();
+  if (status_) return;                                          // diverged
   if (state_.validation_due) status_ = RunStatus::interrupted;  // --resume starts with this validation
+  if (reached_target(config_.train, state_)) status_ = RunStatus::target_reached;
   if (best || state_.validation_due) save(best);
 }
 
@@ -141,11 +143,14 @@ void Trainer::step() {
                                .qat_bits = report.qat_bits,
                                .sizes = report.sizes ? &*report.sizes : nullptr});
   if (!report.result.updated && !report.result.skipped)
-    return diverge(state_.step + 1,
-                   fmt::format("loss {}, gradient norm {}", report.result.loss, report.result.grad_norm));
+    return diverge_not_finite(state_.step + 1, fmt::format("loss {}, gradient norm {}", report.result.loss,
+                                                           report.result.grad_norm));
   report.clipped =
       report.result.updated && config_.optimizer.clip > 0 && report.result.grad_norm > config_.optimizer.clip;
   count_step(report, started);
+  if (config_.train.stop_on_divergence &&
+      state_.loss_trend.has_diverged(made_all_steps() || is_out_of_time()))
+    return diverge(state_.step, state_.loss_trend.text());
   const std::int64_t every = config_.train.val_every;
   const bool validation_due = every > 0 && state_.step % every == 0;
   close_step(validation_due || made_all_steps() || is_out_of_time());
@@ -158,6 +163,7 @@ void Trainer::count_step(StepReport& report, double started) {
   averaging_.add(state_.step, report.multiplier, model_.weights());
   state_.averaged = averaging_.count();
   state_.tokens += report.result.tokens;
+  if (!report.result.skipped) state_.loss_trend.add(report.result.loss);
   state_.position = loader_.position();
   report.seconds = run_.request.clock() - started;
   if (config_.train.max_seconds > 0) {
@@ -195,19 +201,23 @@ bool Trainer::validate() {
     throw;
   }
   if (validation.outcome == Validation::Outcome::not_finite)
-    diverge(state_.step, fmt::format("validation loss {}", validation.loss));
+    diverge_not_finite(state_.step, fmt::format("validation loss {}", validation.loss));
   return validation.outcome == Validation::Outcome::best;
 }
 
 void Trainer::save(bool best) {
-  if (!checkpoints_.save(state_, best, validator_)) diverge(state_.step, "a weight");
+  if (!checkpoints_.save(state_, best, validator_)) diverge_not_finite(state_.step, "a weight");
 }
 
+// The current state is not saved: the checkpoints of earlier steps are better.
 void Trainer::diverge(std::int64_t step, const std::string& what) {
   status_ = RunStatus::diverged;
-  reporter_->warn(
-      fmt::format("step {}: {}: not finite. {}", step, what,
-                  checkpoints_.any() ? "The last good checkpoint is kept." : "There is no checkpoint yet."));
+  divergence_ = what;
+  reporter_->warn(fmt::format("step {}: {}. {}", step, what, checkpoints_.kept_note()));
+}
+
+void Trainer::diverge_not_finite(std::int64_t step, const std::string& what) {
+  diverge(step, what + ": not finite");
 }
 
 TrainResult Trainer::finish(double wall_seconds) {
@@ -225,11 +235,14 @@ TrainResult Trainer::finish(double wall_seconds) {
     result.val_loss = validator_.score()->loss();
     result.val_bpb = validator_.score()->bits_per_byte();
   }
+  if (divergence_.empty() && state_.loss_trend.has_diverged(true)) divergence_ = state_.loss_trend.text();
   reporter_->finish(run_,
                     {.first_step = first_step_,
                      .parameters = model_.params().count(),
                      .unique_tokens = loader_.tokens_per_epoch(),
-                     .wall_seconds = wall_seconds},
+                     .wall_seconds = wall_seconds,
+                     .began_trained = state_.began_trained,
+                     .divergence = divergence_},
                     result);
   return result;
 }
@@ -275,6 +288,7 @@ std::optional<RunStatus> Trainer::status_now(bool validated, bool asked_to_stop)
   if (state_.validation_due || (asked_to_stop && !made_all_steps())) return RunStatus::interrupted;
   if (made_all_steps()) return RunStatus::completed;
   if (is_out_of_time()) return RunStatus::wallclock;
+  if (validated && reached_target(config_.train, state_)) return RunStatus::target_reached;
   if (validated && out_of_patience(config_.train, state_)) return RunStatus::early_stop;
   if (stop_after > 0 && made >= stop_after) return RunStatus::stopped;
   return std::nullopt;

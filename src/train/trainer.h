@@ -50,6 +50,7 @@ class Trainer {
   bool validate();  // true if this is the best so far
   void save(bool best);
   void diverge(std::int64_t step, const std::string& what);
+  void diverge_not_finite(std::int64_t step, const std::string& what);
   TrainResult finish(double wall_seconds);
 
   void note_cpu_use(const RunHistory& history) const;  // whether it differs from that of the last call
@@ -80,6 +81,7 @@ class Trainer {
   TrainState state_;
   std::int64_t first_step_ = 0;      // of this call
   std::optional<RunStatus> status_;  // nullopt while training
+  std::string divergence_;           // why it diverged, for the diagnosis; empty: it did not
 };
 
 }  // namespace thimble

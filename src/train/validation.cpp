@@ -38,15 +38,19 @@ void with_averaged_weights(Model& model, const Averaging& averaging, const std::
 }
 
 bool record_validation(const TrainConfig& config, double loss, TrainState& state) {
-  if (state.step == 0 && !state.began_trained) return false;  // an untrained model is never the best
-  const bool first = state.best_step < 0;
+  if (state.step == 0 && !state.began_trained) {
+    state.untrained_val_loss = state.patience_loss = loss;
+    return false;
+  }
+  const bool first = state.best_step < 0 && !state.untrained_val_loss;
   if (first || loss < state.patience_loss - config.min_delta) {
     state.patience_loss = loss;
     state.stale_validations = 0;
   } else {
     ++state.stale_validations;
   }
-  if (!first && loss >= state.best_val_loss) return false;
+  if (state.best_step >= 0 && loss >= state.best_val_loss) return false;
+  if (state.untrained_val_loss && loss >= *state.untrained_val_loss) return false;
   state.best_val_loss = loss;
   state.best_step = state.step;
   return true;
@@ -54,6 +58,10 @@ bool record_validation(const TrainConfig& config, double loss, TrainState& state
 
 bool out_of_patience(const TrainConfig& config, const TrainState& state) {
   return config.patience > 0 && state.stale_validations >= config.patience && state.step >= config.min_steps;
+}
+
+bool reached_target(const TrainConfig& config, const TrainState& state) {
+  return config.target_val_loss > 0 && state.best_step >= 0 && state.best_val_loss <= config.target_val_loss;
 }
 
 double nats_of(std::span<const float> logits, TokenId id) {

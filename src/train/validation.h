@@ -28,12 +28,14 @@ namespace thimble {
 // even if the action throws. On a GPU, call Model::fetch_weights first.
 void with_averaged_weights(Model& model, const Averaging& averaging, const std::function<void()>& action);
 
-// The best validation is the one with the lowest loss. Patience counts consecutive validations that
-// did not beat the last good one by min_delta; from min_steps on, `patience` of them stop the run
-// (0: never). record_validation records the validation of state.step in the state; returns true if
-// it is the best.
+// The best validation is the one with the lowest loss; an untrained model (step 0) is never the
+// best, but a trained one must beat it. Patience counts consecutive validations that did not beat
+// the last good one by min_delta; from min_steps on, `patience` of them stop the run (0: never).
+// record_validation records the validation of state.step in the state; returns true if it is the
+// best.
 bool record_validation(const TrainConfig& config, double loss, TrainState& state);
 bool out_of_patience(const TrainConfig& config, const TrainState& state);
+bool reached_target(const TrainConfig& config, const TrainState& state);  // target_val_loss
 
 // The golden output: the tokens a model generates greedily after bos. It is stored in every
 // checkpoint, so that `thimble qa` can later check that the file still gives the same output.

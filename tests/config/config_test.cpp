@@ -151,6 +151,8 @@ TEST(KeyTable, HasAllKeys) {
                          "qat_start",
                          "patience",
                          "min_delta",
+                         "target_val_loss",
+                         "stop_on_divergence",
                          "val_every",
                          "val_tokens",
                          "keep",

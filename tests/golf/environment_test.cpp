@@ -43,6 +43,11 @@ TEST(EveryVariable, SetsItsKey) {
   }
 }
 
+TEST(GolfSettings, TrainToTheEndAsTheScriptsDo) {
+  for (const GolfScript script : {GolfScript::mlx, GolfScript::torch})
+    EXPECT_FALSE(settings({}, script).config.train.stop_on_divergence);
+}
+
 // The defaults in the table are the settings of a run without any variables.
 TEST(EveryVariable, HasTheDefaultInTheTable) {
   for (const GolfScript script : {GolfScript::mlx, GolfScript::torch}) {

@@ -147,11 +147,11 @@ TEST(Diagnosis, EndingWorseThanTheStartIsOptimisation) {
 TEST(Diagnosis, DivergenceOverridesAllOtherSigns) {
   FakeRun run;
   run.facts.tokens_seen = 100000000;
-  run.facts.diverged = true;
+  run.facts.divergence = "loss nan: not finite";
   EXPECT_EQ(run.diagnosis().limit, Limit::optimisation);
   EXPECT_TRUE(has_evidence(run.diagnosis(), "not finite"));
   FakeRun first_step({}, 1);
-  first_step.facts.diverged = true;
+  first_step.facts.divergence = "loss nan: not finite";
   EXPECT_TRUE(has_evidence(first_step.diagnosis(), "not finite"));
 }
 
@@ -163,6 +163,36 @@ TEST(Series, KeepsTheShapeOfAnyNumberOfValues) {
   EXPECT_GE(points.size(), 256u);
   EXPECT_TRUE(std::ranges::is_sorted(points));
   EXPECT_NEAR(points[points.size() / 2], 50000, 500);
+}
+
+TEST(LossTrend, ARiseThatLastsIsADivergenceAndASpikeIsNot) {
+  LossTrend trend;
+  for (int i = 0; i < 100; ++i) trend.add(5 - 0.03 * i);
+  EXPECT_NEAR(trend.lowest, 2.2, 0.4);
+  EXPECT_NEAR(trend.limit(), 1.5 * trend.lowest, 1e-12);
+  for (int i = 0; i < 19; ++i) trend.add(6);
+  EXPECT_FALSE(trend.has_diverged(false));
+  LossTrend spike = trend;
+  spike.add(2.5);
+  EXPECT_EQ(spike.high_steps, 0);
+  trend.add(6);
+  EXPECT_TRUE(trend.has_diverged(false));
+}
+
+TEST(LossTrend, AtTheEndOfARunFiveHighLossesAreADivergence) {
+  LossTrend trend;
+  for (const double loss : {5.5, 40.0, 90.0, 300.0, 700.0}) trend.add(loss);
+  EXPECT_FALSE(trend.has_diverged(true));
+  trend.add(1000);
+  EXPECT_TRUE(trend.has_diverged(true));
+  EXPECT_FALSE(trend.has_diverged(false));
+}
+
+TEST(LossTrend, ASmallLossMayRiseByOneNat) {
+  LossTrend trend;
+  trend.add(0.05);
+  for (int i = 0; i < 50; ++i) trend.add(1.0);
+  EXPECT_FALSE(trend.has_diverged(false)) << "an overfitted model that meets new text";
 }
 
 TEST(RunHistory, SmoothsOverTheLastFiftyStepsAndWeighsBytes) {

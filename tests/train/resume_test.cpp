@@ -114,7 +114,8 @@ TEST_F(Resume, AnInterruptedValidationIsRepeated) {
   TrainState& state = checkpoint.head.state;
   state.validation_due = true;
   state.best_step = -1;
-  state.best_val_loss = state.patience_loss = 0;
+  state.best_val_loss = 0;
+  state.patience_loss = state.untrained_val_loss.value();
   checkpoint.write();
   EXPECT_EQ(run(resumed("resumed")).status, RunStatus::completed);
   EXPECT_EQ(last("straight"), last("resumed"));

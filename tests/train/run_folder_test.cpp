@@ -138,9 +138,10 @@ TEST(RunFolder, KnowsTheRunOfACheckpoint) {
 
 TEST(RunStatus, ConvertsToANameAndBack) {
   const std::pair<RunStatus, std::string_view> all[] = {
-      {RunStatus::completed, "completed"},     {RunStatus::wallclock, "wallclock"},
-      {RunStatus::early_stop, "early_stop"},   {RunStatus::stopped, "stopped"},
-      {RunStatus::interrupted, "interrupted"}, {RunStatus::diverged, "diverged"}};
+      {RunStatus::completed, "completed"},   {RunStatus::wallclock, "wallclock"},
+      {RunStatus::early_stop, "early_stop"}, {RunStatus::target_reached, "target_reached"},
+      {RunStatus::stopped, "stopped"},       {RunStatus::interrupted, "interrupted"},
+      {RunStatus::diverged, "diverged"}};
   for (const auto& [status, name] : all) {
     EXPECT_EQ(name_of(status), name);
     EXPECT_EQ(run_status_from(name), status) << name;
@@ -150,7 +151,8 @@ TEST(RunStatus, ConvertsToANameAndBack) {
 }
 
 TEST(RunStatus, IsFinishedIfThereIsNothingToResume) {
-  for (const RunStatus status : {RunStatus::completed, RunStatus::wallclock, RunStatus::early_stop})
+  for (const RunStatus status :
+       {RunStatus::completed, RunStatus::wallclock, RunStatus::early_stop, RunStatus::target_reached})
     EXPECT_TRUE(is_finished(status)) << name_of(status);
   for (const RunStatus status : {RunStatus::stopped, RunStatus::interrupted, RunStatus::diverged})
     EXPECT_FALSE(is_finished(status)) << name_of(status);

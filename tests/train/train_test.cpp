@@ -78,7 +78,7 @@ TEST_F(Training, EveryValidationWritesACheckpoint) {
   run(unvalidated,
       Log(LogLevel::warning, [&](LogLevel, std::string_view line) { logged += std::string(line) + "\n"; }));
   EXPECT_NE(logged.find("no validation data"), std::string::npos) << logged;
-  EXPECT_EQ(run(request("run", settings)).best_step, 6) << "the loss is constant, so the first is the best";
+  EXPECT_EQ(run(request("run", settings)).best_step, -1) << "the loss is constant: that of step 0";
   for (const char* name : {"run", "unvalidated"})
     for (const char* step : {"06", "12", "18", "20"})
       EXPECT_TRUE(std::filesystem::exists(folder_ / name / "checkpoints" /
@@ -282,11 +282,86 @@ TEST_F(Training, DivergenceKeepsTheLastGoodCheckpoint) {
   for (float weight : good.model.weights()) ASSERT_TRUE(std::isfinite(weight));
 }
 
+const std::vector<std::string> kRisingLoss = {"lr=100",   "matrix_lr=100", "clip=0",
+                                              "steps=80", "val_every=10",  "checkpoint_every=4"};
+
+TEST_F(Training, ALossThatRisesFarAboveItsLowestEndsTheRunAsDiverged) {
+  const TrainResult result = run(request("run", kRisingLoss));
+  EXPECT_EQ(result.status, RunStatus::diverged);
+  EXPECT_LT(result.steps, 40);
+  EXPECT_EQ(result.best_step, -1) << "no validation was better than that of step 0";
+  ASSERT_TRUE(result.diagnosis);
+  EXPECT_EQ(result.diagnosis->limit, Limit::optimisation);
+  EXPECT_NE(result.diagnosis->advice.find("a lower learning rate"), std::string::npos);
+  std::vector<std::string> settings = kRisingLoss;
+  settings.emplace_back("stop_on_divergence=false");
+  const TrainResult all = run(request("all", settings));
+  EXPECT_EQ(all.status, RunStatus::completed);
+  EXPECT_EQ(all.diagnosis.value().limit, Limit::optimisation);
+}
+
+TEST_F(Training, AResumedRunDivergesAtTheSameStep) {
+  const TrainResult straight = run(request("straight", kRisingLoss));
+  run_until(request("resumed", kRisingLoss), 15);
+  const TrainResult result = run(resumed("resumed", kRisingLoss));
+  EXPECT_EQ(result.status, RunStatus::diverged);
+  EXPECT_EQ(result.steps, straight.steps);
+  EXPECT_EQ(last("resumed"), last("straight"));
+}
+
+TEST_F(Training, DivergenceKeepsTheBestCheckpoint) {
+  const ModelFile model = (run(request("base")), open_model(folder_ / "base"));
+  TrainRequest tuned = request("tuned", {"steps=80", "val_every=1", "clip=0"});
+  tuned.config.optimizer.lr = tuned.config.optimizer.matrix_lr = 100;
+  tuned.initial_weights = model.weights;
+  const TrainResult result = run(tuned);
+  EXPECT_EQ(result.status, RunStatus::diverged);
+  EXPECT_EQ(result.checkpoint, folder_ / "tuned" / "best.safetensors");
+  EXPECT_EQ(OpenedCheckpoint(result.checkpoint).head.state.step, 0);
+}
+
+TEST_F(Training, TargetValLossEndsTheRunWithSuccess) {
+  const std::vector<std::string> settings = {"steps=60", "val_every=2", "target_val_loss=4.5"};
+  const TrainResult straight = run(request("straight", settings));
+  EXPECT_EQ(straight.status, RunStatus::target_reached);
+  EXPECT_LE(straight.val_loss, 4.5);
+  EXPECT_LT(straight.steps, 60);
+  run_until(request("resumed", settings), straight.steps - 3);
+  EXPECT_EQ(run(resumed("resumed", settings)).status, RunStatus::target_reached);
+  EXPECT_EQ(last("resumed"), last("straight"));
+  EXPECT_THROW(run(resumed("straight", settings)), Error);
+  const TrainResult more = run(resumed("straight", {"steps=60", "val_every=2"}));
+  EXPECT_EQ(more.status, RunStatus::completed);
+}
+
+TEST_F(Training, EpochsAreConvertedToSteps) {
+  TrainRequest two = request("run");
+  two.config.train.steps = 0;
+  two.config.train.epochs = 2;
+  const TrainResult result = run(two);
+  EXPECT_EQ(result.status, RunStatus::completed);
+  EXPECT_NEAR(result.epochs, 2, 0.02);
+  const Config stored = OpenedCheckpoint(result.checkpoint).head.config;
+  EXPECT_EQ(stored.train.steps, result.steps) << "the schedule and a resume need the number of steps";
+  EXPECT_EQ(stored.train.epochs, 0);
+}
+
+TEST_F(Training, AContextLargerThanTheDataIsAnErrorThatNamesTheLargest) {
+  TrainRequest wide = request("run", {"context=8192", "batch_tokens=8192", "micro_batch=1"});
+  try {
+    run(wide);
+    FAIL();
+  } catch (const Error& error) {
+    EXPECT_NE(std::string(error.what()).find("the context is 8192"), std::string::npos) << error.what();
+    EXPECT_NE(error.hint().find("--context"), std::string::npos) << error.hint();
+  }
+}
+
 TEST_F(Training, EarlyStopWaitsForPatienceAndMinSteps) {
   // With such a large min_delta no validation counts as an improvement.
   const TrainResult early = run(request("early", {"steps=100", "val_every=2", "patience=3", "min_delta=50"}));
   EXPECT_EQ(early.status, RunStatus::early_stop);
-  EXPECT_EQ(early.steps, 8) << "the first is the best, the next three do not improve";
+  EXPECT_EQ(early.steps, 6) << "three do not improve on step 0 by min_delta";
   const TrainResult later =
       run(request("later", {"steps=100", "val_every=2", "patience=3", "min_delta=50", "min_steps=15"}));
   EXPECT_EQ(later.steps, 16);

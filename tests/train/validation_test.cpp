@@ -27,12 +27,38 @@ TEST(Patience, Step0CountsForATrainedModel) {
   EXPECT_EQ(state.stale_validations, 1);
 }
 
+TEST(Best, ATrainedModelMustBeatTheUntrainedOne) {
+  const TrainConfig config;
+  TrainState state;
+  record_validation(config, 5.78, state);
+  state.step = 10;
+  EXPECT_FALSE(record_validation(config, 137.78, state));
+  EXPECT_EQ(state.best_step, -1);
+  EXPECT_EQ(state.stale_validations, 1);
+  state.step = 20;
+  EXPECT_TRUE(record_validation(config, 5.77, state));
+  EXPECT_EQ(state.best_step, 20);
+}
+
+TEST(Target, IsReachedByTheBestValidation) {
+  TrainConfig config;
+  TrainState state;
+  state.step = 10;
+  record_validation(config, 2.5, state);
+  EXPECT_FALSE(reached_target(config, state)) << "0: off";
+  config.target_val_loss = 2.5;
+  EXPECT_TRUE(reached_target(config, state));
+  config.target_val_loss = 2.4;
+  EXPECT_FALSE(reached_target(config, state));
+}
+
 TEST(Patience, CountsValidationsThatDoNotImproveByMinDelta) {
   TrainConfig config;
   config.patience = 2;
   config.min_delta = 0.1;
   TrainState state;
   EXPECT_FALSE(record_validation(config, 9, state)) << "step 0 is never the best";
+  EXPECT_EQ(state.best_step, -1);
   const auto validate = [&](double loss) {
     state.step += 10;
     return record_validation(config, loss, state);
