@@ -135,7 +135,7 @@ DataDescription describe_data(const std::string& input, const DescribeOptions& o
 
 namespace {
 
-constexpr double kMinTokensPerParameter = 10;
+namespace {
 
 double ratio(std::uint64_t a, std::uint64_t b) {
   return b > 0 ? static_cast<double>(a) / static_cast<double>(b) : 0;
@@ -205,6 +205,14 @@ double DataFacts::tokens_per_parameter() const {
   return ratio(planned_tokens, parameters);
 }
 
+DataAmount data_amount(std::uint64_t tokens, std::uint64_t tokens_read, std::uint64_t parameters) {
+  const auto suffice = [&](std::uint64_t count) {
+    return ratio(count, parameters) >= kMinTokensPerParameter;
+  };
+  if (!suffice(tokens)) return DataAmount::too_little_text;
+  return suffice(tokens_read) ? DataAmount::enough : DataAmount::too_few_steps;
+}
+
 std::string data_table(const DataFacts& facts) {
   Table table;
   if (facts.documents > 0) table.row({"documents", counted(facts.documents)});
@@ -221,15 +229,15 @@ std::string data_table(const DataFacts& facts) {
 
 std::string data_warning(const DataFacts& facts) {
   const std::uint64_t seen = facts.planned_tokens > 0 ? facts.planned_tokens : facts.tokens;
+  const DataAmount amount = data_amount(facts.tokens, seen, facts.parameters);
+  if (amount == DataAmount::enough) return {};
   const double different = ratio(std::min(facts.tokens, seen), facts.parameters);
-  if (different >= kMinTokensPerParameter) return {};
   const double required = kMinTokensPerParameter * static_cast<double>(facts.parameters);
-  const bool too_little_data = static_cast<double>(facts.tokens) < required;
   return fmt::format(
       "this run trains on {:.2g} distinct tokens per parameter; with fewer than {} a model tends to "
       "memorize its training text. {}",
       different, kMinTokensPerParameter,
-      too_little_data
+      amount == DataAmount::too_little_text
           ? fmt::format(
                 "Use more text (about {} tokens), use a smaller model (about {} parameters), or start "
                 "from a trained model with --init.",

@@ -59,10 +59,17 @@ struct DataFacts {
   double tokens_per_parameter() const;
 };
 
+// Whether the distinct tokens that a run trains on are enough for its parameters. Below
+// kMinTokensPerParameter a model tends to memorize its training text. The advice at the start and
+// at the end of a run both follow from this.
+enum class DataAmount { enough, too_few_steps, too_little_text };
+inline constexpr double kMinTokensPerParameter = 10;
+DataAmount data_amount(std::uint64_t tokens, std::uint64_t tokens_read, std::uint64_t parameters);
+
 // A table of documents, tokens, planned tokens, parameters and the ratios between them.
 std::string data_table(const DataFacts& facts);
 
-// Advice if the run has fewer than 10 distinct tokens per parameter, otherwise empty.
+// Advice if the planned run has too few distinct tokens per parameter, otherwise empty.
 std::string data_warning(const DataFacts& facts);
 
 }  // namespace thimble

@@ -7,6 +7,7 @@
 #include <span>
 
 #include "base/table.h"
+#include "data/describe.h"
 
 namespace thimble {
 
@@ -16,7 +17,6 @@ constexpr std::int64_t kFewestSteps = 20;
 constexpr double kSlowInput = 0.1, kVerySlowInput = 0.3;  // fraction of the time spent in steps
 constexpr double kMuchOverhead = 0.5;                     // fraction of wall time spent outside of steps
 constexpr double kManyEpochs = 4, kVeryManyEpochs = 16;   // repeated text helps less after about 4 epochs
-constexpr double kFewTokensPerParameter = 20;             // the Chinchilla ratio
 constexpr double kGapNats = 0.1, kGapShare = 0.05, kWideGapShare = 0.15;
 constexpr double kBelowNats = 0.3, kBelowShare = 0.15;  // validation loss this far below training loss
 constexpr double kFallNats = 0.01, kFallShare = 0.01, kSteepFallShare = 0.05;
@@ -77,6 +77,14 @@ void check_infrastructure(const RunFacts& facts, Signs& signs) {
   if (!facts.fallback.empty()) signs.add(Limit::infrastructure, Strength::slight, facts.fallback);
 }
 
+// The same judgement as at the start of the run. A fine-tuned model has seen other text as well, of
+// unknown size.
+DataAmount amount_of(const RunFacts& facts) {
+  if (facts.began_trained || facts.parameters <= 0) return DataAmount::enough;
+  return data_amount(facts.unique_tokens, static_cast<std::uint64_t>(facts.tokens_seen),
+                     static_cast<std::uint64_t>(facts.parameters));
+}
+
 void check_data(const RunFacts& facts, Signs& signs) {
   const auto validations = facts.history.validations();
   const auto unique = static_cast<double>(facts.unique_tokens);
@@ -107,10 +115,10 @@ void check_data(const RunFacts& facts, Signs& signs) {
     signs.add(Limit::data, strong_if(epochs > kVeryManyEpochs),
               fmt::format("{:.1f} epochs over {} tokens", epochs, with_unit(unique)));
   // Before the first epoch ends, the amount of data cannot be the limit.
-  if (epochs >= 1 && per_parameter < kFewTokensPerParameter)
+  if (epochs >= 1 && amount_of(facts) == DataAmount::too_little_text)
     signs.add(Limit::data, Strength::slight,
-              fmt::format("{:.2g} unique tokens per parameter, about {:.0f} are recommended", per_parameter,
-                          kFewTokensPerParameter));
+              fmt::format("{:.2g} distinct tokens per parameter, at least {} are recommended",
+                          unique / static_cast<double>(facts.parameters), kMinTokensPerParameter));
 }
 
 bool ended_worse_than_it_began(const RunHistory& history) {
@@ -160,7 +168,16 @@ std::string advice_for(Limit limit, const RunFacts& facts) {
   }
   if (!facts.divergence.empty() || facts.history.spikes() > 0 || ended_worse_than_it_began(facts.history))
     return "a lower learning rate, a longer warm-up, or gradient clipping (clip)";
-  return "more steps, a larger model, or a different learning rate";
+  switch (amount_of(facts)) {
+    case DataAmount::too_little_text:
+      return "more text with more steps, a smaller model, or a different learning rate";
+    case DataAmount::too_few_steps:
+      return "more steps, a smaller model, or a different learning rate";
+    case DataAmount::enough:
+      break;
+  }
+  return facts.began_trained ? "more steps, or a different learning rate"
+                             : "more steps, a larger model, or a different learning rate";
 }
 
 std::vector<Sign> find_signs(const RunFacts& facts) {

@@ -39,5 +39,11 @@ TEST(DataTable, WarnsBelowTenTokensPerParameter) {
   EXPECT_NE(warning(1'000'000, 9'999).find("train longer"), std::string::npos) << "too few steps";
 }
 
+TEST(DataAmount, CountsTheDistinctTokensThatAreRead) {
+  EXPECT_EQ(data_amount(10'000, 10'000, 1000), DataAmount::enough);
+  EXPECT_EQ(data_amount(10'000, 9'999, 1000), DataAmount::too_few_steps);
+  EXPECT_EQ(data_amount(9'999, 1'000'000, 1000), DataAmount::too_little_text);
+}
+
 }  // namespace
 }  // namespace thimble

@@ -109,7 +109,35 @@ TEST(Diagnosis, FewTokensPerParameterCountOnlyAfterAFullEpoch) {
   run.facts.tokens_seen = 1500000;
   const Diagnosis diagnosis = run.diagnosis();
   EXPECT_EQ(diagnosis.limit, Limit::data);
-  EXPECT_TRUE(has_evidence(diagnosis, "0.1 unique tokens per parameter")) << diagnosis.text();
+  EXPECT_TRUE(has_evidence(diagnosis, "0.1 distinct tokens per parameter")) << diagnosis.text();
+}
+
+// At the start data_warning() says that the model is too large for the text or for the steps.
+TEST(Diagnosis, AdvisesALargerModelOnlyIfTheStartDidNotWarn) {
+  const auto advice = [](std::int64_t parameters, std::int64_t tokens_seen, bool began_trained) {
+    FakeRun run;  // 1,000,000 distinct tokens
+    run.facts.parameters = parameters;
+    run.facts.tokens_seen = tokens_seen;
+    run.facts.began_trained = began_trained;
+    return run.diagnosis().advice;
+  };
+  const auto says = [](const std::string& advice, std::string_view words) {
+    return advice.find(words) != std::string::npos;
+  };
+  EXPECT_TRUE(says(advice(10'000, 900'000, false), "a larger model"));
+  for (const auto& [parameters, seen] : {std::pair{200'000, 900'000}, {10'000, 90'000}}) {
+    EXPECT_FALSE(says(advice(parameters, seen, false), "a larger model")) << parameters;
+    EXPECT_TRUE(says(advice(parameters, seen, false), "a smaller model")) << parameters;
+    EXPECT_FALSE(says(advice(parameters, seen, true), "model")) << "fine-tuned: the size is given";
+  }
+}
+
+TEST(Diagnosis, AFineTunedModelNeedsNoTokensForEveryParameter) {
+  FakeRun run;
+  run.facts.parameters = 10000000;
+  run.facts.tokens_seen = 1500000;
+  run.facts.began_trained = true;
+  EXPECT_EQ(run.diagnosis().limit, Limit::optimisation);
 }
 
 TEST(Diagnosis, AFallingLossIsOptimisation) {
