@@ -32,6 +32,7 @@
 #include "report/tensorboard.h"
 #include "train/checkpoint.h"
 #include "train/initial_weights.h"
+#include "train/optimizer_choice.h"
 #include "train/run_cost.h"
 #include "train/run_folder.h"
 #include "train/train.h"
@@ -335,7 +336,7 @@ struct ToResume {
 TrainRequest resume_request(const Arguments& arguments, Console& console,
                             const std::shared_ptr<Communicator>& ranks) {
   for (std::string_view name : {"preset", "config", "depth", "output", "tokenizer", "val-fraction", "order",
-                                "chat", "documents", "skip-long", "init", "dry-run"})
+                                "chat", "documents", "skip-long", "init", "optimizer", "dry-run"})
     if (arguments.given(name))
       throw UsageError(
           fmt::format("--{} cannot be combined with --resume", name),
@@ -413,11 +414,23 @@ struct Start {
   explicit Start(const Arguments& arguments) : settings(settings_from(arguments)) {
     if (arguments.given("depth") && arguments.given("init"))
       throw UsageError("--depth and --init both determine the model", Hint{"remove one of them"});
+    if (arguments.given("depth") && arguments.given("optimizer"))
+      throw UsageError("--depth and --optimizer both determine the learning rates",
+                       Hint{"remove one of them; --depth scales the rates of the preset"});
     if (arguments.given("depth"))
       derivations = apply_depth(settings, arguments.integer("depth", {.least = 1, .most = kMaxDepth}));
     if (!arguments.given("init")) return;
     init = open_model(arguments.path("init"));
     take_model_settings(*init, arguments.given("preset"), settings);
+  }
+  // Call it when the vocabulary is known. Returns a sentence about the optimizer, or "".
+  std::string choose_optimizer(const Arguments& arguments) {
+    if (arguments.given("depth")) return "";  // which scales the preset's rates
+    std::string note;
+    const std::string name = arguments.given("optimizer") ? arguments.text("optimizer") : "";
+    as_usage(
+        [&] { note = thimble::choose_optimizer({.name = name, .fine_tunes = init.has_value()}, settings); });
+    return note;
   }
   std::string preset() const { return settings.preset_name().empty() ? "run" : settings.preset_name(); }
   void warn(const Log& log) const {
@@ -431,6 +444,8 @@ TrainRequest new_request(const Arguments& arguments, Console& console, Start& be
   set_vocabulary(tokenizer->vocab_size(), begin.init.has_value(), from_vocab_size, begin.settings);
   // A packed row contains several documents.
   if (source.order == ReadOrder::packed) begin.settings.derive("isolate", true);
+  if (const std::string note = begin.choose_optimizer(arguments); !note.empty())
+    console.log().info("{}", note);
   TrainRequest request{.config = begin.settings.resolve(),
                        .tokenizer = tokenizer,
                        .source = source,
@@ -517,6 +532,9 @@ int run_train(const Arguments& arguments, Console& console) {
     const ModelFile* const init = begin.init ? &*begin.init : nullptr;
     if (const auto tokens = vocabulary_from(arguments, begin.settings, begin.preset(), init))
       set_vocabulary(*tokens, init != nullptr, false, begin.settings);
+    check_has_text(arguments, begin.preset());
+    if (std::string note = begin.choose_optimizer(arguments); !note.empty())
+      begin.derivations.push_back(note);
     return dry_run(begin.settings, begin.derivations, *device_from(arguments, console.log()), console);
   }
   const std::shared_ptr<Communicator> ranks = ranks_from(arguments);
@@ -558,7 +576,7 @@ Command train_command() {
       .examples = {"thimble train --data book.txt -o runs/book",
                    "thimble train --data chats.jsonl --preset chat --tokenizer bpe:1024 -o runs/chat",
                    "thimble train --resume runs/book --steps 5000",
-                   "thimble train --data letters.txt --init runs/book --matrix-lr 0.002 -o runs/letters",
+                   "thimble train --data letters.txt --init runs/book --epochs 3 -o runs/letters",
                    "mpirun -n 4 thimble train --data book.txt -o runs/book",
                    "thimble train --preset golf --dry-run",
                    "thimble train --preset llama --depth 6 --dry-run",
@@ -611,6 +629,10 @@ Command train_command() {
                true));
   add(in_group("training",
                {{.name = "resume", .value = "RUN", .help = "continue a run, or one of its checkpoints"},
+                {.name = "optimizer",
+                 .help = "optimizer of the matrices; everything else is trained with AdamW",
+                 .choices = {"muon", "adamw"},
+                 .shown_default = "the preset's; adamw with --init"},
                 device_option(),
                 common::threads()}));
   add(in_group("training",

@@ -47,16 +47,19 @@ bool is_chat(const Arguments& arguments, const std::string& preset) {
   return arguments.flag("chat") || preset == "chat";
 }
 
-// The existing tokenizer: of --tokenizer, else of the data, else of the model, else bytes.
+// The existing tokenizer: of --tokenizer, else of the data, else of the model; bytes only for a new
+// model.
 std::shared_ptr<const Tokenizer> existing_tokenizer(const Arguments& arguments, const DataSettings& data,
                                                     const ModelFile* init) {
   if (arguments.given("tokenizer") && arguments.text("tokenizer") != "bytes")
     return load_tokenizer(arguments.path("tokenizer"));
   if (arguments.given("tokenizer")) return bytes_for(data.kind);
   if (is_data_folder(data.data)) return load_tokenizer_of(open_data_folder(data.data));
-  if (init)
-    if (auto tokenizer = open_tokenizer(*init)) return tokenizer;
-  return bytes_for(data.kind);
+  if (!init) return bytes_for(data.kind);
+  auto tokenizer = open_tokenizer(*init);
+  check(tokenizer != nullptr, Hint{"pass the tokenizer that the model was trained with: --tokenizer FILE"},
+        "{} contains no tokenizer", init->path.string());
+  return tokenizer;
 }
 
 }  // namespace

@@ -104,7 +104,9 @@ void Reporter::start(const RunContext& run, const BatchLoader& loader, std::int6
   const std::string notice =
       dtype_notice(run.request.config.train.dtype, run.request.device->device(), cpu_features());
   if (!notice.empty()) log_.info("{}", notice);
-  if (const std::string warning = data_warning(facts); !warning.empty()) log_.warning("{}", warning);
+  const bool fine_tunes = !run.request.initial_weights.empty();
+  if (const std::string warning = data_warning(facts); !fine_tunes && !warning.empty())
+    log_.warning("{}", warning);
   if (!run.data.val)
     log_.warning("no validation data: best.safetensors is not written{}",
                  config_.train.patience > 0 ? " and patience has no effect" : "");

@@ -168,6 +168,66 @@ TEST_F(TrainCommand, StartsFromAnotherModel) {
   EXPECT_FALSE(std::filesystem::exists(folder_ / "other"));
 }
 
+TEST_F(TrainCommand, FineTuningStatesItsOptimizerAndDoesNotAskForMoreText) {
+  ASSERT_EQ(run(tiny("base", {"--steps", "3", "--val-every", "0"})).exit_code, 0);
+  const auto tune = [&](std::vector<std::string> more) {
+    std::vector<std::string> arguments = {
+        "train",       "--init",  path("base"), "--data",  path("text.txt"), "-o",
+        path("tuned"), "--steps", "2",          "--force", "--batch-tokens", "64"};
+    arguments.insert(arguments.end(), more.begin(), more.end());
+    const RunResult result = run(arguments);
+    EXPECT_EQ(result.exit_code, 0) << result.err;
+    return result.err;
+  };
+  const std::string adamw = tune({});
+  EXPECT_NE(adamw.find("fine-tuning with AdamW"), std::string::npos) << adamw;
+  EXPECT_EQ(adamw.find("tokens per parameter;"), std::string::npos) << adamw;
+  EXPECT_NE(folder_.read("tuned/config.toml").find("\nmuon_steps = 0\n"), std::string::npos);
+  tune({"--optimizer", "muon"});
+  EXPECT_NE(folder_.read("tuned/config.toml").find("\nmuon_steps = 5\n"), std::string::npos);
+  EXPECT_EQ(run(tiny("bad", {"--optimizer", "adamw", "--muon-steps", "5"})).exit_code, 2);
+  EXPECT_EQ(run(tiny("bad", {"--optimizer", "adamw", "--depth", "1"})).exit_code, 2);
+}
+
+TEST_F(TrainCommand, AModelWithoutATokenizerNeedsOneForFineTuning) {
+  ASSERT_EQ(run(tiny("base", {"--steps", "3", "--val-every", "0"})).exit_code, 0);
+  ASSERT_EQ(run({"export", path("base"), "--format", "hf", "-o", path("hf")}).exit_code, 0);
+  for (const char* name : {"tokenizer.json", "tokenizer_config.json", "tokenizer.model"})
+    std::filesystem::remove(folder_ / "hf" / name);
+  std::vector<std::string> arguments = {"train",  "--init", path("hf"),    "--data",   path("text.txt"),
+                                        "--json", "-o",     path("tuned"), "--dry-run"};
+  for (int i = 0; i < 2; ++i) {
+    const RunResult refused = run(arguments);
+    EXPECT_EQ(refused.exit_code, 1) << refused.out;
+    EXPECT_NE(refused.err.find("hf contains no tokenizer"), std::string::npos) << refused.err;
+    EXPECT_NE(refused.err.find("--tokenizer"), std::string::npos) << refused.err;
+    if (i == 0) arguments.pop_back();  // --dry-run
+  }
+  arguments.insert(arguments.end(), {"--tokenizer", "bytes", "--dry-run"});
+  EXPECT_EQ(run(arguments).exit_code, 0);
+}
+
+TEST_F(TrainCommand, DivergenceHasItsOwnExitCode) {
+  const RunResult result =
+      run(tiny("run", {"--lr", "100", "--clip", "0", "--steps", "60", "--val-every", "30", "--json"}));
+  EXPECT_EQ(result.exit_code, 3) << result.err;
+  const Json json = parse_json(result.out, "train --json");
+  EXPECT_EQ(json.at("status").as_string(), "diverged");
+  EXPECT_EQ(json.at("best_step").as_int(), -1);
+  EXPECT_EQ(json.at("diagnosis").at("limit").as_string(), "optimisation");
+}
+
+TEST_F(TrainCommand, EpochsAndATargetEndWithSuccess) {
+  const RunResult epochs = run(tiny("epochs", {"--epochs", "0.5", "--val-every", "0", "--json"}));
+  ASSERT_EQ(epochs.exit_code, 0) << epochs.err;
+  EXPECT_NEAR(parse_json(epochs.out, "train").at("epochs").as_double(), 0.5, 0.02);
+  const RunResult target =
+      run(tiny("target", {"--target-val-loss", "5.4", "--steps", "200", "--val-every", "1", "--json"}));
+  ASSERT_EQ(target.exit_code, 0) << target.err;
+  EXPECT_EQ(parse_json(target.out, "train").at("status").as_string(), "target_reached");
+  EXPECT_EQ(run(tiny("bad", {"--epochs", "1", "--steps", "5"})).exit_code, 2);
+}
+
 TEST_F(TrainCommand, ReadsWhatDataBuildWrote) {
   const RunResult build = run({"data", "build", path("text.txt"), "--tokenizer", "bytes", "--val-fraction",
                                "0.1", "-o", path("shards")});
