@@ -155,6 +155,8 @@ std::string groups_text(const DryRun& run) {
 std::string costs_text(const DryRun& run) {
   const Summary& s = run.summary;
   Table table;
+  table.row({"memory in total", in_bytes(static_cast<double>(s.total_bytes()))});
+  table.row({"parameters", with_commas(s.parameters)});
   table.row({"FLOPs per token", fmt::format("{} forward, {} training", with_unit(s.forward_flops_per_token),
                                             with_unit(s.training_flops_per_token))});
   std::string tokens = fmt::format("{} per step", with_commas(s.tokens_per_step));
@@ -195,11 +197,10 @@ std::string as_text(const DryRun& run) {
   std::string text;
   for (const std::string& line : run.derivations) text += line + "\n";
   if (!text.empty()) text += "\n";
-  text +=
-      settings_text(run) + "\n" + groups_text(run) + "\n" + costs_text(run) + "\n" + memory_text(run.summary);
+  text += costs_text(run);
   if (run.device == Device::cuda)
     text += fmt::format("free GPU memory: {}\n", in_bytes(static_cast<double>(run.available_bytes)));
-  return text;
+  return text + "\n" + groups_text(run) + "\n" + memory_text(run.summary) + "\n" + settings_text(run);
 }
 
 Json as_json(const DryRun& run) {
@@ -532,7 +533,6 @@ int run_train(const Arguments& arguments, Console& console) {
     const ModelFile* const init = begin.init ? &*begin.init : nullptr;
     if (const auto tokens = vocabulary_from(arguments, begin.settings, begin.preset(), init))
       set_vocabulary(*tokens, init != nullptr, false, begin.settings);
-    check_has_text(arguments, begin.preset());
     if (std::string note = begin.choose_optimizer(arguments); !note.empty())
       begin.derivations.push_back(note);
     return dry_run(begin.settings, begin.derivations, *device_from(arguments, console.log()), console);
@@ -571,8 +571,9 @@ Command train_command() {
       .name = "train",
       .summary = "train a model from scratch, fine-tune one, or resume a run",
       .notes =
-          "Defaults are those of the preset quick. --dry-run prints every setting, where it comes from, "
-          "and the compute and memory that the run needs.",
+          "Defaults are those of the preset quick. With --init, training uses AdamW at a low learning rate "
+          "that follows the model's size. --dry-run prints the memory and compute that the run needs, and "
+          "every setting with its origin.",
       .examples = {"thimble train --data book.txt -o runs/book",
                    "thimble train --data chats.jsonl --preset chat --tokenizer bpe:1024 -o runs/chat",
                    "thimble train --resume runs/book --steps 5000",

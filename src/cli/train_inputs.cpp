@@ -11,6 +11,7 @@
 #include "base/machine.h"
 #include "cli/parse.h"
 #include "data/data_folder.h"
+#include "data/describe.h"
 #include "data/document.h"
 #include "data/records.h"
 #include "dist/communicator.h"
@@ -222,10 +223,25 @@ std::shared_ptr<const Tokenizer> tokenizer_from(const Arguments& arguments,
   return learned;
 }
 
+namespace {
+
+void check_has_document(const Arguments& arguments, const DataSettings& data) {
+  if (is_data_folder(data.data)) return;
+  check(has_document(find_source(data.data.string()), {.kind = data.kind, .split = data.documents}),
+        Hint{"pass a file or folder that contains text"}, "{} contains nothing to train on",
+        arguments.text("data"));
+}
+
+}  // namespace
+
 std::optional<std::int64_t> vocabulary_from(const Arguments& arguments, const ConfigBuilder& settings,
                                             const std::string& preset, const ModelFile* init) {
   DataSettings data{.kind = is_chat(arguments, preset) ? DataKind::chat : DataKind::text};
-  if (arguments.given("data")) data = data_from(arguments, preset, NamedData(arguments));
+  std::optional<NamedData> named;  // until the data are not needed any more
+  if (arguments.given("data")) {
+    data = data_from(arguments, preset, named.emplace(arguments));
+    check_has_document(arguments, data);
+  }
   if (const auto spec = spec_from(arguments, settings, data)) return spec->vocab_size;
   if (!arguments.given("tokenizer") && !arguments.given("data")) return std::nullopt;
   return existing_tokenizer(arguments, data, init)->vocab_size();

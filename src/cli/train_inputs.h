@@ -68,14 +68,16 @@ std::optional<TokenizerSpec> spec_from(const Arguments& arguments, const ConfigB
                                        const DataSettings& data);
 
 // Trains the tokenizer of `spec`. Without it: the tokenizer given by --tokenizer, else that of the
-// shards, else that of the --init model (null without --init), else the bytes tokenizer.
+// shards, else that of the --init model (throws if it has none); without --init the bytes
+// tokenizer.
 std::shared_ptr<const Tokenizer> tokenizer_from(const Arguments& arguments,
                                                 const std::optional<TokenizerSpec>& spec,
                                                 const DataSettings& data, const ModelFile* init,
                                                 Console& console, const Interrupt& interrupt);
 
-// The vocabulary size of that tokenizer, which may not be trained yet. Returns nullopt if neither a
-// tokenizer nor data are given.
+// For --dry-run: the vocabulary size of that tokenizer, which may not be trained yet. Returns
+// nullopt if neither a tokenizer nor data are given. Throws if --data has no document, as training
+// would.
 std::optional<std::int64_t> vocabulary_from(const Arguments& arguments, const ConfigBuilder& settings,
                                             const std::string& preset, const ModelFile* init);
 

@@ -133,7 +133,9 @@ DataDescription describe_data(const std::string& input, const DescribeOptions& o
   return description;
 }
 
-namespace {
+bool has_document(const DataSource& source, const ReadOptions& read) {
+  return !first_document_in(source, read).empty();
+}
 
 namespace {
 

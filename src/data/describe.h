@@ -47,6 +47,9 @@ std::string validation_text(const Manifest& manifest);
 // there are none. `width`: see Table::text().
 std::string dropped_text(const Manifest& manifest, std::size_t width = 0);
 
+// Whether the source has a document that is not empty. Reads up to the first one.
+bool has_document(const DataSource& source, const ReadOptions& read);
+
 // The size of the data and of the planned training run, printed before training starts.
 struct DataFacts {
   std::uint64_t documents = 0;       // 0: not known

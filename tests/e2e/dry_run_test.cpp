@@ -57,6 +57,23 @@ INSTANTIATE_TEST_SUITE_P(DryRun, EveryPreset,
                            return name;
                          });
 
+TEST(DryRun, PrintsTheMemoryFirstAndTheSettingsLast) {
+  const RunResult run = dry_run({});
+  EXPECT_TRUE(run.out.starts_with("memory in total ")) << run;
+  EXPECT_LT(run.out.find("FLOPs per token"), run.out.find("activations"));
+  EXPECT_LT(run.out.find("activations"), run.out.find("vocab_size"));
+}
+
+TEST(DryRun, RefusesDataWithoutText) {
+  TempFolder folder;
+  for (const char* text : {"", "<|endoftext|>\n<|endoftext|>\n"}) {
+    const auto file = folder.write("empty.txt", text);
+    const RunResult run = dry_run({"--data", file.string()});
+    EXPECT_EQ(run.exit_code, 1) << run;
+    EXPECT_NE(run.err.find("empty.txt contains nothing to train on"), std::string::npos) << run;
+  }
+}
+
 TEST(DryRun, GolfHasThePublishedSize) {
   const Json report = json_of(dry_run({"--preset", "golf", "--json"}));
   EXPECT_EQ(report.at("parameters").at("total").as_int(), 17059912);
