@@ -77,8 +77,9 @@ void add_loss(const PackMeasurement& measured, Table& facts) {
   facts.row({bytes ? "bits per byte" : "nats per token",
              fmt::format("{:.4f} before, {:.4f} packed ({})", bytes ? before.bits_per_byte() : before.loss(),
                          bytes ? after.bits_per_byte() : after.loss(), how)});
-  facts.row({"loss", fmt::format("{:+.2f} %, measured on {}", 100 * (after.loss() / before.loss() - 1),
-                                 measured.measured_on)});
+  facts.row(
+      {"loss", fmt::format("{:+.4f} nats per token, {:+.2f} %, measured on {}", after.loss() - before.loss(),
+                           100 * (after.loss() / before.loss() - 1), measured.measured_on)});
 }
 
 // "6 bits, 9 std"
