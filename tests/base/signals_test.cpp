@@ -7,10 +7,10 @@ namespace {
 
 TEST(Interrupt, FirstSignalRequestsAStop) {
   Interrupt interrupt;
-  EXPECT_FALSE(interrupt.asked());
+  EXPECT_FALSE(interrupt.requested());
   EXPECT_NO_THROW(interrupt.throw_if_interrupted());
   std::raise(SIGINT);
-  EXPECT_TRUE(interrupt.asked());
+  EXPECT_TRUE(interrupt.requested());
   EXPECT_THROW(interrupt.throw_if_interrupted(), Interrupted);
 }
 
@@ -19,9 +19,9 @@ TEST(Interrupt, IgnoredSignalsStayIgnored) {
   {
     Interrupt interrupt;
     std::raise(SIGINT);
-    EXPECT_FALSE(interrupt.asked());
+    EXPECT_FALSE(interrupt.requested());
     std::raise(SIGTERM);
-    EXPECT_TRUE(interrupt.asked());
+    EXPECT_TRUE(interrupt.requested());
   }
   EXPECT_EQ(std::signal(SIGINT, SIG_DFL), SIG_IGN);
 }
@@ -31,7 +31,7 @@ TEST(Interrupt, RepeatedSighupDoesNotExit) {
   {
     Interrupt interrupt;
     std::raise(SIGHUP);
-    EXPECT_TRUE(interrupt.asked());
+    EXPECT_TRUE(interrupt.requested());
     std::raise(SIGHUP);
   }
   std::signal(SIGHUP, before);
@@ -51,11 +51,11 @@ TEST(Interrupt, TaskScopeCanBeInterruptedRepeatedly) {
   Interrupt interrupt(Interrupt::Scope::task);
   std::raise(SIGINT);
   std::raise(SIGINT);
-  EXPECT_TRUE(interrupt.asked());
+  EXPECT_TRUE(interrupt.requested());
   interrupt.forget();
-  EXPECT_FALSE(interrupt.asked());
+  EXPECT_FALSE(interrupt.requested());
   std::raise(SIGINT);
-  EXPECT_TRUE(interrupt.asked());
+  EXPECT_TRUE(interrupt.requested());
 }
 
 TEST(InterruptDeathTest, TaskScopeDoesNotHandleSigterm) {
@@ -65,6 +65,14 @@ TEST(InterruptDeathTest, TaskScopeDoesNotHandleSigterm) {
         std::raise(SIGTERM);
       },
       testing::KilledBySignal(SIGTERM), "");
+}
+
+TEST(SaveSignal, IsReportedOnce) {
+  const SaveSignal signal;
+  EXPECT_FALSE(signal.taken());
+  std::raise(SIGUSR1);
+  EXPECT_TRUE(signal.taken());
+  EXPECT_FALSE(signal.taken());
 }
 
 }  // namespace

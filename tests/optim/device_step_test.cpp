@@ -135,7 +135,7 @@ struct Trained {
   std::vector<double> losses;
 
   explicit Trained(bool muon = false) : config(tiny_golf(muon)) {
-    initialise(model.params(), 1, model.weights());
+    initialize(model.params(), 1, model.weights());
     model.weights_changed();
   }
   std::vector<float> weights() const { return {model.weights().begin(), model.weights().end()}; }

@@ -29,9 +29,9 @@ Rows some_rows(const Config& config, std::uint64_t seed) {
   return grid_rows(config.model, config.model.context, tokens, tokens);
 }
 
-struct InitialisedModel {
-  explicit InitialisedModel(Config made) : config(std::move(made)) {
-    initialise(model.params(), 1, model.weights());
+struct InitializedModel {
+  explicit InitializedModel(Config made) : config(std::move(made)) {
+    initialize(model.params(), 1, model.weights());
     model.weights_changed();
   }
   Config config;
@@ -45,7 +45,7 @@ class GradientBuckets : public testing::TestWithParam<const char*> {};
 TEST_P(GradientBuckets, AreCompleteAfterTheirStepAndContainEveryGradientOnce) {
   for (const GradientOptions base :
        {GradientOptions{}, GradientOptions{.recompute = true}, GradientOptions{.qat_bits = 6}}) {
-    InitialisedModel made(tiny(GetParam()));
+    InitializedModel made(tiny(GetParam()));
     const Rows rows = some_rows(made.config, 3);
     BoundProgram& program = made.model.training_program(rows.count(), base);
     const std::vector<GradientBucket> buckets = gradient_buckets(program, 1000);
@@ -95,7 +95,7 @@ INSTANTIATE_TEST_SUITE_P(Presets, GradientBuckets, testing::Values("quick", "gol
 TEST(GradientSums, EveryRankStartsTheSameSumsInTheSameOrder) {
   std::vector<std::vector<std::string>> calls;
   for (const int rank : {0, 3}) {
-    InitialisedModel made(tiny("golf"));
+    InitializedModel made(tiny("golf"));
     RecordingCommunicator ranks(rank, 4);
     std::vector<float> gradients(made.model.weights().size());
     GradientSums sums(ranks, gradients);
@@ -113,7 +113,7 @@ TEST(GradientSums, EveryRankStartsTheSameSumsInTheSameOrder) {
 }
 
 TEST(GradientSums, WaitWithoutBackwardIsAnError) {
-  InitialisedModel made(tiny("golf"));
+  InitializedModel made(tiny("golf"));
   RecordingCommunicator ranks(0, 2);
   std::vector<float> gradients(made.model.weights().size());
   GradientSums sums(ranks, gradients);
@@ -121,12 +121,12 @@ TEST(GradientSums, WaitWithoutBackwardIsAnError) {
   EXPECT_THROW(sums.wait(), Error);
 }
 
-// Each rank orthogonalises some of the matrices and receives the others. The result must equal that
+// Each rank orthogonalizes some of the matrices and receives the others. The result must equal that
 // of a single rank bit for bit.
 TEST(MuonOnRanks, UpdatesMatchOneRankBitForBit) {
   const Config config = tiny("golf", {"muon_weight_decay=0.1", "clip=0.5"});
   const auto trained = [&](Communicator* ranks) {
-    InitialisedModel made(config);
+    InitializedModel made(config);
     Optimizer optimizer(made.model.params(), config.optimizer);
     if (ranks) optimizer.share_over(*ranks);
     std::vector<float> gradients(made.model.weights().size());
@@ -144,7 +144,7 @@ TEST(MuonOnRanks, UpdatesMatchOneRankBitForBit) {
 
 TEST(MuonOnRanks, MatricesAreDividedEvenly) {
   const Config config = tiny("golf");
-  InitialisedModel made(config);
+  InitializedModel made(config);
   Optimizer optimizer(made.model.params(), config.optimizer);
   std::map<int, int> matrices;
   for (const Optimizer::ActiveRule& active : optimizer.rules())

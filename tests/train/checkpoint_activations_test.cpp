@@ -47,7 +47,7 @@ TEST_F(CheckpointActivations, GivesBitIdenticalLossesAndWeights) {
 
 TEST_F(CheckpointActivations, UsesLessMemory) {
   const Config plain = config({"layers=6"}), again = config({"layers=6", "checkpoint_activations=true"});
-  EXPECT_LT(summarise(again).plan.arena_bytes, summarise(plain).plan.arena_bytes * 7 / 10);
+  EXPECT_LT(summarize(again).plan.arena_bytes, summarize(plain).plan.arena_bytes * 7 / 10);
 }
 
 TEST_F(CheckpointActivations, CanBeChangedOnResume) {

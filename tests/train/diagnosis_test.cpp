@@ -36,7 +36,7 @@ bool has_evidence(const Diagnosis& diagnosis, std::string_view words) {
 
 TEST(Diagnosis, ReportsALevelledOffLossWithoutOtherSigns) {
   const Diagnosis diagnosis = FakeRun().diagnosis();
-  EXPECT_EQ(diagnosis.limit, Limit::optimisation);
+  EXPECT_EQ(diagnosis.limit, Limit::optimization);
   EXPECT_TRUE(has_evidence(diagnosis, "leveled off at 2.0000")) << diagnosis.text();
 }
 
@@ -105,7 +105,7 @@ TEST(Diagnosis, ABestValidationLongPastIsData) {
 TEST(Diagnosis, FewTokensPerParameterCountOnlyAfterAFullEpoch) {
   FakeRun run;
   run.facts.parameters = 10000000;
-  EXPECT_EQ(run.diagnosis().limit, Limit::optimisation);
+  EXPECT_EQ(run.diagnosis().limit, Limit::optimization);
   run.facts.tokens_seen = 1500000;
   const Diagnosis diagnosis = run.diagnosis();
   EXPECT_EQ(diagnosis.limit, Limit::data);
@@ -137,36 +137,36 @@ TEST(Diagnosis, AFineTunedModelNeedsNoTokensForEveryParameter) {
   run.facts.parameters = 10000000;
   run.facts.tokens_seen = 1500000;
   run.facts.began_trained = true;
-  EXPECT_EQ(run.diagnosis().limit, Limit::optimisation);
+  EXPECT_EQ(run.diagnosis().limit, Limit::optimization);
 }
 
-TEST(Diagnosis, AFallingLossIsOptimisation) {
+TEST(Diagnosis, AFallingLossIsOptimization) {
   const Diagnosis diagnosis = FakeRun([](int i) {
                                 return StepRecord{.loss = 5 - 0.004 * i, .grad_norm = 1, .seconds = 1};
                               }).diagnosis();
-  EXPECT_EQ(diagnosis.limit, Limit::optimisation);
+  EXPECT_EQ(diagnosis.limit, Limit::optimization);
   EXPECT_TRUE(has_evidence(diagnosis, "still falling: by 0.8")) << diagnosis.text();
 }
 
-TEST(Diagnosis, SpikesClippingAndAGrowingGradientAreOptimisation) {
+TEST(Diagnosis, SpikesClippingAndAGrowingGradientAreOptimization) {
   const Diagnosis diagnosis = FakeRun([](int i) {
                                 return StepRecord{.loss = i % 100 == 99 ? 6.0 : 2.0 + 0.01 * (i % 2),
                                                   .grad_norm = i < 500 ? 1.0 : 9.0,
                                                   .seconds = 1,
                                                   .clipped = i % 4 != 0};
                               }).diagnosis();
-  EXPECT_EQ(diagnosis.limit, Limit::optimisation);
+  EXPECT_EQ(diagnosis.limit, Limit::optimization);
   EXPECT_TRUE(has_evidence(diagnosis, "spiked 10 times in 1000 steps")) << diagnosis.text();
   EXPECT_TRUE(has_evidence(diagnosis, "norm grew from 1 to 9"));
   EXPECT_TRUE(has_evidence(diagnosis, "clipped in 75 %"));
 }
 
-TEST(Diagnosis, EndingWorseThanTheStartIsOptimisation) {
+TEST(Diagnosis, EndingWorseThanTheStartIsOptimization) {
   FakeRun run([](int) { return StepRecord{.loss = 800, .grad_norm = 1, .seconds = 1}; });
   run.history.add_validation(0, 5.5);
   run.history.add_validation(1000, 820);
   const Diagnosis diagnosis = run.diagnosis();
-  EXPECT_EQ(diagnosis.limit, Limit::optimisation);
+  EXPECT_EQ(diagnosis.limit, Limit::optimization);
   EXPECT_TRUE(has_evidence(diagnosis, "validation loss 820.0000 is worse than before the first step, 5.5000"))
       << diagnosis.text();
   EXPECT_NE(diagnosis.advice.find("a lower learning rate"), std::string::npos);
@@ -176,7 +176,7 @@ TEST(Diagnosis, DivergenceOverridesAllOtherSigns) {
   FakeRun run;
   run.facts.tokens_seen = 100000000;
   run.facts.divergence = "loss nan: not finite";
-  EXPECT_EQ(run.diagnosis().limit, Limit::optimisation);
+  EXPECT_EQ(run.diagnosis().limit, Limit::optimization);
   EXPECT_TRUE(has_evidence(run.diagnosis(), "not finite"));
   FakeRun first_step({}, 1);
   first_step.facts.divergence = "loss nan: not finite";

@@ -267,7 +267,7 @@ TEST_F(Training, WeightsThatAreNotFiniteEndTheRunAsDiverged) {
   const TrainResult result = run(resumed("run"));
   EXPECT_EQ(result.status, RunStatus::diverged);
   ASSERT_TRUE(result.diagnosis);
-  EXPECT_EQ(result.diagnosis->limit, Limit::optimisation);
+  EXPECT_EQ(result.diagnosis->limit, Limit::optimization);
 }
 
 TEST_F(Training, DivergenceKeepsTheLastGoodCheckpoint) {
@@ -291,13 +291,13 @@ TEST_F(Training, ALossThatRisesFarAboveItsLowestEndsTheRunAsDiverged) {
   EXPECT_LT(result.steps, 40);
   EXPECT_EQ(result.best_step, -1) << "no validation was better than that of step 0";
   ASSERT_TRUE(result.diagnosis);
-  EXPECT_EQ(result.diagnosis->limit, Limit::optimisation);
+  EXPECT_EQ(result.diagnosis->limit, Limit::optimization);
   EXPECT_NE(result.diagnosis->advice.find("a lower learning rate"), std::string::npos);
   std::vector<std::string> settings = kRisingLoss;
   settings.emplace_back("stop_on_divergence=false");
   const TrainResult all = run(request("all", settings));
   EXPECT_EQ(all.status, RunStatus::completed);
-  EXPECT_EQ(all.diagnosis.value().limit, Limit::optimisation);
+  EXPECT_EQ(all.diagnosis.value().limit, Limit::optimization);
 }
 
 TEST_F(Training, AResumedRunDivergesAtTheSameStep) {

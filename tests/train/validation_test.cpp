@@ -85,10 +85,10 @@ TEST(Patience, CountsValidationsThatDoNotImproveByMinDelta) {
 class AveragedWeights : public TinyRun {
  protected:
   AveragedWeights() {
-    initialise(model_.params(), 1, model_.weights());
+    initialize(model_.params(), 1, model_.weights());
     model_.weights_changed();
     averaging_.begin(model_.weights());
-    initialise(model_.params(), 2, model_.weights());
+    initialize(model_.params(), 2, model_.weights());
     model_.weights_changed();
     raw_.assign(model_.weights().begin(), model_.weights().end());
     average_.assign(averaging_.average().begin(), averaging_.average().end());
@@ -168,7 +168,7 @@ class CountedUploads final : public DeviceRuntime {
   }
   void copy(void* to, const void* from, std::int64_t bytes) override { host_->copy(to, from, bytes); }
   void zero(void* device, std::int64_t bytes) override { host_->zero(device, bytes); }
-  void synchronise() override {}
+  void synchronize() override {}
   std::byte* allocate_pinned(std::int64_t bytes) override { return host_->allocate_pinned(bytes); }
   void release_pinned(std::byte* block, std::int64_t bytes) noexcept override { release(block, bytes); }
   std::unique_ptr<DeviceEvent> make_event() override { return host_->make_event(); }
@@ -182,9 +182,9 @@ class CountedUploads final : public DeviceRuntime {
 class AveragedWeightsOnADevice : public TinyRun {
  protected:
   AveragedWeightsOnADevice() {
-    initialise(model_.params(), 1, model_.weights());
+    initialize(model_.params(), 1, model_.weights());
     averaging_.begin(model_.weights());
-    initialise(model_.params(), 2, model_.weights());
+    initialize(model_.params(), 2, model_.weights());
     model_.weights_changed();
     raw_.assign(model_.weights().begin(), model_.weights().end());
     runtime_->uploads = 0;

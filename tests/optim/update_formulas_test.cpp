@@ -7,7 +7,7 @@
 #include "optim/adam.h"
 #include "optim/newton_schulz.h"
 
-namespace thimble::pieces_test {
+namespace thimble::update_formulas_test {
 namespace {
 
 std::vector<float> normals(std::size_t count, unsigned seed) {
@@ -77,7 +77,7 @@ TEST(NewtonSchulz, CoefficientsMayDifferBetweenRounds) {
   const NewtonSchulzCoefficients rounds[] = {{2, -1.5, 0.5}, {1.5, -0.5, 0}};
   cpu::newton_schulz(context, make_tensor(all_rounds.data(), 20, 30), scratch, rounds);
   ref::newton_schulz(make_tensor(round_by_round.data(), 20, 30), 1, rounds[0]);
-  // The second call normalises again.
+  // The second call normalizes again.
   const double norm = std::sqrt(ref::sum_of_squares(round_by_round));
   const NewtonSchulzCoefficients second = {1.5 * norm, -0.5 * norm * norm * norm, 0};
   ref::newton_schulz(make_tensor(round_by_round.data(), 20, 30), 1, second);
@@ -111,4 +111,4 @@ TEST(Sums, BitsDoNotDependOnThreads) {
 }
 
 }  // namespace
-}  // namespace thimble::pieces_test
+}  // namespace thimble::update_formulas_test

@@ -1,43 +1,16 @@
-// Unit tests of the parts used by the gates, the benchmarks and the web page.
+// The comparisons and the round trip of a tokenizer that the checks use.
 #include <cmath>
 #include <limits>
 
 #include "base/error.h"
 #include "base/files.h"
 #include "data/text_files.h"
-#include "eval/small_model.h"
 #include "qa/checks.h"
-#include "qa/model_facts.h"
-#include "qa/speed.h"
 #include "support/golden.h"
 #include "support/message_of.h"
 
 namespace thimble {
 namespace {
-
-TEST(TensorStats, CoverTheFiniteValues) {
-  const std::vector<float> values = {1, 2, 0, 5, std::numeric_limits<float>::infinity(), std::nanf(""), 0};
-  const TensorStats stats = stats_of(values);
-  EXPECT_EQ(stats.count, 7);
-  EXPECT_EQ(stats.zeros, 2);
-  EXPECT_EQ(stats.not_finite, 2);
-  EXPECT_DOUBLE_EQ(stats.mean, 1.6);
-  EXPECT_DOUBLE_EQ(stats.deviation, std::sqrt((0.36 + 0.16 + 2.56 + 11.56 + 2.56) / 5));
-  EXPECT_EQ(stats.least, 0);
-  EXPECT_EQ(stats.most, 5);
-  double counted = 0;
-  for (const double bin : stats.histogram) counted += bin;
-  EXPECT_EQ(counted, 5);
-}
-
-TEST(TensorStats, HandleConstantAndEmptyTensors) {
-  const std::vector<float> same(10, 3.0f), zeros(4, 0.0f);
-  EXPECT_EQ(stats_of(same).deviation, 0);
-  EXPECT_EQ(stats_of(same).histogram[kHistogramBins / 2], 10);
-  EXPECT_FALSE(stats_of(same).all_zero());
-  EXPECT_TRUE(stats_of(zeros).all_zero());
-  EXPECT_FALSE(stats_of(std::span<const float>()).all_zero());
-}
 
 TEST(SameLogits, ToleratesRoundingButNotNaN) {
   std::vector<float> a = {10, -20, 3, 1, 2, 3}, b = a;
@@ -119,46 +92,6 @@ TEST(RoundTrip, PassesForRealTokenizers) {
     const auto tokenizer = load_tokenizer_bytes(content, path.string());
     EXPECT_EQ(message_of([&] { check_round_trip(*tokenizer); }), "nothing was thrown") << path;
   }
-}
-
-TEST(Speed, FollowsTheProtocol) {
-  const Context context;
-  const auto model = small_model(context, 50, 64);
-  const Speed prefill = prefill_speed(*model, {.tokens = 32, .repeats = 3}, ProgressOutput::nowhere());
-  EXPECT_EQ(prefill.name, "pp32");
-  EXPECT_EQ(prefill.rates.size(), 3u);
-  const Speed decode =
-      decode_speed(*model, {.tokens = 8, .depth = 16, .streams = 3, .repeats = 2}, ProgressOutput::nowhere());
-  EXPECT_EQ(decode.name, "tg8 @ d16");
-  EXPECT_EQ(decode.rates.size(), 2u);
-  EXPECT_GT(decode.first_token_seconds, 0);
-  for (const double rate : decode.rates) EXPECT_GT(rate, 0);
-  EXPECT_EQ(message_of([&] { decode_speed(*model, {.tokens = 65}, ProgressOutput::nowhere()); }),
-            "65 tokens exceed the model's context of 64");
-}
-
-TEST(Speed, MeanAndSampleDeviation) {
-  const Speed speed{"x", {1, 2, 3, 6}};
-  EXPECT_EQ(speed.mean(), 3);
-  EXPECT_DOUBLE_EQ(speed.deviation(), std::sqrt((4 + 1 + 0 + 9) / 3.0));
-  EXPECT_EQ((Speed{"x", {5}}.deviation()), 0);
-}
-
-TEST(Speed, CountsFlopsAndBytes) {
-  const Context context;
-  const auto model = small_model(context, 50, 64);
-  const Model bf16(model->config(), context, DType::bf16);
-  const ParamTable& params = model->params();
-  const double matrices = static_cast<double>(params.count(ParamGroup::matrix));
-  const double head = 50 * 32;
-  EXPECT_EQ(bytes_per_token(*model, 0), 4 * (matrices + head));
-  EXPECT_EQ(bytes_per_token(bf16, 10), 2 * (matrices + head + 10 * 2 * 2 * 16));
-  // Two tokens have 3 query-key pairs; a pair costs 4 FLOPs per element of q.
-  EXPECT_EQ(prefill_flops(*model, 2, 0), 2 * 2 * matrices + 4 * 3 * 2 * 32 + 2 * head);
-}
-
-TEST(ReadBandwidth, IsMeasured) {
-  EXPECT_GT(read_bandwidth(1 << 20, 0.01), 1e8);
 }
 
 }  // namespace
