@@ -46,7 +46,7 @@ class Memory {
  private:
   Tensor filled(const Tensor& to, const void* from) {
     gpu_->upload(to.data, from, to.shape().bytes());
-    gpu_->synchronise();
+    gpu_->synchronize();
     return to;
   }
 

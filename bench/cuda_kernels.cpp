@@ -56,13 +56,13 @@ class Memory {
       gpu_->upload(static_cast<std::byte*>(t.data) + done * dtype_bytes(dtype), from,
                    count * dtype_bytes(dtype));
     }
-    gpu_->synchronise();
+    gpu_->synchronize();
     return t;
   }
   Tensor integers(const std::vector<std::int32_t>& values) {
     const Tensor t = place(std::ssize(values), 1, DType::i32);
     gpu_->upload(t.data, values.data(), t.shape().bytes());
-    gpu_->synchronise();
+    gpu_->synchronize();
     return t;
   }
   Tensor place(std::int64_t rows, std::int64_t cols, DType dtype) {
@@ -336,7 +336,7 @@ void time_steps(Bench& bench) {
   const auto on_gpu_copy = [&](const void* from, std::size_t bytes) {
     std::byte* const to = place(static_cast<std::int64_t>(bytes));
     bench.gpu().upload(to, from, static_cast<std::int64_t>(bytes));
-    bench.gpu().synchronise();
+    bench.gpu().synchronize();
     return to;
   };
   RuleCall call{.state = on_gpu, .memory = {weights, gradients, {first, second}}};

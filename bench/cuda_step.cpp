@@ -50,7 +50,7 @@ class StepTimer {
         model_(config.model, context_, DType::bf16),
         optimizer_(model_.params(), config.optimizer, context_),
         step_(context_, cuda_plugin().step, model_, optimizer_, config.train, capture) {
-    initialise(model_.params(), 1, model_.weights());
+    initialize(model_.params(), 1, model_.weights());
     model_.weights_changed();
     Rng random(1);
     for (std::int64_t begin = 0; begin < tokens; begin += micro_batch) {
@@ -117,7 +117,7 @@ void run(std::span<const std::int64_t> requested) {
   const auto gpu = open_cuda();
   const std::vector<std::int64_t> usual = {32768, 65536, 131072};
   const std::span<const std::int64_t> sizes = requested.size() > 1 ? requested.subspan(1) : usual;
-  Table table({"shape", "tokens a step", "micro-batch", "ms", "tokens/s", "ms per 65,536", "PyTorch / ours"});
+  Table table({"shape", "tokens per step", "micro-batch", "ms", "tokens/s", "ms per 65,536", "PyTorch / ours"});
   for (const StepShape& shape : shapes()) {
     if (!requested.empty() && shape.tokens != requested[0]) continue;
     for (const std::int64_t size : sizes) {

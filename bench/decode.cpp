@@ -85,7 +85,7 @@ struct Storage22m {
 std::vector<Storage22m> storages(const ModelConfig& config, DType rows) {
   const ParamTable table(config);
   std::vector<float> floats(static_cast<std::size_t>(table.block_size()));
-  initialise(table, 1, floats);
+  initialize(table, 1, floats);
   const std::size_t count = table.all().size();
   const auto all_in = [&](WeightFormat format) {
     auto stored = std::make_shared<StoredWeights>(table, std::vector(count, format));
@@ -225,7 +225,7 @@ class Read {
 
   Arena memory_;
   ThreadPool pool_;
-  std::atomic<std::uint64_t> sum_ = 0;  // keeps the reads from being optimised away
+  std::atomic<std::uint64_t> sum_ = 0;  // keeps the reads from being optimized away
 };
 
 std::string text_of(const Profile& profile) {

@@ -157,7 +157,7 @@ void count_training(const char* preset, DType dtype, const Context& context, Rep
       config_of(preset, {"layers=1", "dim=128", "heads=2", "kv_heads=1", "vocab_size=256", "mlp_hidden=256",
                          "context=64", "unet_skips=false"});
   Model model(config, context, dtype);
-  initialise(model.params(), 1, model.weights());
+  initialize(model.params(), 1, model.weights());
   model.weights_changed();
   std::vector<std::int32_t> tokens(kRows), targets(kRows);
   for (std::size_t i = 0; i < kRows; ++i) {

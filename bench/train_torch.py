@@ -187,7 +187,7 @@ class Gpt(nn.Module):
 
 
 def newton_schulz(u, steps=5):
-    """Orthogonalises Muon's update, in bf16."""
+    """Orthogonalizes Muon's update, in bf16."""
     x = u.bfloat16()
     x = x / (x.norm() + 1e-7)
     tall = x.size(0) > x.size(1)
@@ -199,15 +199,15 @@ def newton_schulz(u, steps=5):
 
 
 class Muon:
-    def __init__(self, params, lr, orthogonalise):
-        self.params, self.lr, self.orthogonalise = params, lr, orthogonalise
+    def __init__(self, params, lr, orthogonalize):
+        self.params, self.lr, self.orthogonalize = params, lr, orthogonalize
         self.momentum = [torch.zeros_like(p) for p in params]
 
     @torch.no_grad()
     def step(self, mu=0.95):
         for p, momentum in zip(self.params, self.momentum):
             momentum.mul_(mu).add_(p.grad)
-            update = self.orthogonalise(p.grad.add(momentum, alpha=mu))
+            update = self.orthogonalize(p.grad.add(momentum, alpha=mu))
             p.add_(update.to(p.dtype), alpha=-self.lr * max(1, p.size(0) / p.size(1)) ** 0.5)
 
 
@@ -218,8 +218,8 @@ def optimizers(model, shape, args):
     matrices = [p for name, p in model.blocks.named_parameters() if p.ndim == 2 and 'resid_mix' not in name]
     chosen = {id(p) for p in matrices}
     others = [p for p in model.parameters() if id(p) not in chosen and p is not model.embedding]
-    orthogonalise = torch.compile(newton_schulz, dynamic=False) if args.compile and HAS_COMPILE else newton_schulz
-    return [Muon(matrices, 0.04, orthogonalise),
+    orthogonalize = torch.compile(newton_schulz, dynamic=False) if args.compile and HAS_COMPILE else newton_schulz
+    return [Muon(matrices, 0.04, orthogonalize),
             torch.optim.Adam([{'params': [model.embedding], 'lr': 0.05}, {'params': others, 'lr': 0.04}],
                              betas=(0.9, 0.95), **extra)]
 

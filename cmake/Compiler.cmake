@@ -9,7 +9,7 @@ if(THIMBLE_SANITIZE)
   set(CMAKE_CXX_FLAGS_RELWITHDEBINFO "-O1 -g1 -DNDEBUG")
 endif()
 if(THIMBLE_SANITIZE STREQUAL "address")
-  # In instrumented code, g++ 12 reports uninitialised variables wrongly.
+  # In instrumented code, g++ 12 reports uninitialized variables wrongly.
   add_compile_options(-fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer
                       -Wno-maybe-uninitialized)
   add_link_options(-fsanitize=address,undefined)

@@ -164,9 +164,9 @@ class AtomicFolder {
   // Returns a file that makes a folder not replaceable; empty if there is none.
   using Foreign = std::function<std::filesystem::path(const std::filesystem::path& folder)>;
 
-  // Existing::replace replaces only an empty folder or one in which `foreign` finds nothing, because
-  // any other folder may contain the user's own data. A second writer of the same target gets an
-  // error.
+  // Existing::replace replaces only an empty folder or one in which `foreign` finds nothing,
+  // because any other folder may contain the user's own data. A second writer of the same target
+  // gets an error.
   AtomicFolder(FileOps& ops, std::filesystem::path target, Existing existing, const Foreign& foreign);
   ~AtomicFolder();
   AtomicFolder(const AtomicFolder&) = delete;

@@ -39,7 +39,7 @@ Interrupt::~Interrupt() {
   for (std::size_t i = 0; i < kSignals.size(); ++i) sigaction(kSignals[i], &previous[i], nullptr);
 }
 
-bool Interrupt::asked() const {
+bool Interrupt::requested() const {
   return signals_seen != 0;
 }
 
@@ -48,22 +48,22 @@ void Interrupt::forget() {
 }
 
 void Interrupt::throw_if_interrupted() const {
-  if (asked()) throw Interrupted();
+  if (requested()) throw Interrupted();
 }
 
 namespace {
 
-volatile std::sig_atomic_t save_asked = 0;
+volatile std::sig_atomic_t save_requested = 0;
 struct sigaction before_save;
 
 void on_save_signal(int) {
-  save_asked = 1;
+  save_requested = 1;
 }
 
 }  // namespace
 
 SaveSignal::SaveSignal() {
-  save_asked = 0;
+  save_requested = 0;
   struct sigaction action {};
   action.sa_handler = on_save_signal;
   action.sa_flags = SA_RESTART;  // do not interrupt system calls
@@ -75,8 +75,8 @@ SaveSignal::~SaveSignal() {
 }
 
 bool SaveSignal::taken() const {
-  if (!save_asked) return false;
-  save_asked = 0;
+  if (!save_requested) return false;
+  save_requested = 0;
   return true;
 }
 

@@ -3,7 +3,7 @@
 // shell and the kernel send one.
 //
 //   Interrupt interrupt;     // installs the handlers; the destructor restores the old ones
-//   while (work_left && !interrupt.asked()) step();
+//   while (work_left && !interrupt.requested()) step();
 //
 // Interrupt::Scope::task is for programs that continue after Ctrl-C, such as a chat, where it stops
 // only the current answer. It handles SIGINT alone, which may arrive any number of times; forget()
@@ -38,7 +38,7 @@ class Interrupt {
   Interrupt(const Interrupt&) = delete;
   Interrupt& operator=(const Interrupt&) = delete;
 
-  bool asked() const;
+  bool requested() const;
   void forget();
   void throw_if_interrupted() const;
 };

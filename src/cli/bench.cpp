@@ -73,7 +73,7 @@ ModelFile bench_model(const Arguments& arguments) {
   file.architecture = architecture_of(file.config.model);
   const ParamTable table(file.config.model);
   file.weights.resize(static_cast<std::size_t>(table.block_size()));
-  initialise(table, static_cast<std::uint64_t>(file.config.train.seed), file.weights);
+  initialize(table, static_cast<std::uint64_t>(file.config.train.seed), file.weights);
   return file;
 }
 

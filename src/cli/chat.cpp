@@ -214,7 +214,7 @@ int ChatRepl::talk() {
       if (!style_.interactive) throw;
       tell(fmt::format("error: {}", error.what()));
     }
-    if (!style_.interactive && interrupt_.asked()) return kExitInterrupted;
+    if (!style_.interactive && interrupt_.requested()) return kExitInterrupted;
   }
   return kExitDone;
 }
@@ -412,9 +412,10 @@ int run_chat(const Arguments& arguments, Console& console) {
   const Context context(device_from(arguments, console.log()));
   Model model = make_model(file, context, dtype_from(arguments, context.device(), console.log()));
   Batcher batcher(model, tokenizer.get());
-  ChatSession session(
-      batcher, layout,
-      {.asked = request_from(arguments), .tidy = arguments.flag("tidy"), .system = arguments.text("system")});
+  ChatSession session(batcher, layout,
+                      {.request = request_from(arguments),
+                       .tidy = arguments.flag("tidy"),
+                       .system = arguments.text("system")});
 
   const bool interactive = !console.json() && isatty(STDIN_FILENO) == 1 && isatty(STDOUT_FILENO) == 1;
   Interrupt interrupt(interactive ? Interrupt::Scope::task : Interrupt::Scope::program);

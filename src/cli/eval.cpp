@@ -185,7 +185,7 @@ void multiple_choice(const Measured& m) {
   const auto questions = read_choice_questions(m.data.path, limit_of(m));
   const ChoiceScore score =
       score_choices(m.model, m.tokenizer, questions, m.console.progress(), &m.interrupt);
-  const double acc = score.accuracy(), acc_norm = score.normalised_accuracy();
+  const double acc = score.accuracy(), acc_norm = score.normalized_accuracy();
   const double acc_error = ChoiceScore::standard_error(acc, score.total),
                acc_norm_error = ChoiceScore::standard_error(acc_norm, score.total);
   if (m.console.json())

@@ -207,7 +207,7 @@ int run_generate(const Arguments& arguments, Console& console) {
   }
   tell_dropped(samples, model.config().context, console);
   if (arguments.flag("stats") && !console.json()) console.tell(as_text(stats));
-  return interrupt.asked() ? kExitInterrupted : kExitDone;
+  return interrupt.requested() ? kExitInterrupted : kExitDone;
 }
 
 }  // namespace

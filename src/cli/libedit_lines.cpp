@@ -144,8 +144,8 @@ class LibeditLines : public LineEditor {
       errno = 0;
       text = el_gets(editor_.get(), &length);
       // libedit raises the signal again for the process. If another thread handles it, the handler
-      // may not have run yet, and asked() is still false.
-      interrupted = !text && (interrupt_.asked() || (length < 0 && errno == EINTR));
+      // may not have run yet, and requested() is still false.
+      interrupted = !text && (interrupt_.requested() || (length < 0 && errno == EINTR));
     }
     if (interrupted) {
       show("\n");

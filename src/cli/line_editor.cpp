@@ -118,7 +118,7 @@ class PlainLines : public LineEditor {
         return waiting_.empty() ? Line{} : take(waiting_.size(), waiting_.size());
       else if (errno != EINTR)
         fail("cannot read standard input: {}", std::strerror(errno));
-      else if (interrupt_.asked())
+      else if (interrupt_.requested())
         return {LineEnd::interrupted};
     }
   }

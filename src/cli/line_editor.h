@@ -34,8 +34,8 @@ class LineEditor {
   virtual void remember(std::string_view) {}  // add to the history
 };
 
-// Reads standard input. A read interrupted by a signal ends if interrupt.asked() is true, otherwise
-// it is retried. `interrupt` must outlive the object.
+// Reads standard input. A read interrupted by a signal ends if interrupt.requested() is true,
+// otherwise it is retried. `interrupt` must outlive the object.
 std::unique_ptr<LineEditor> make_plain_lines(bool shows_prompt, const Interrupt& interrupt);
 
 struct EditorOptions {

@@ -55,7 +55,8 @@ constexpr std::array kEnvironment = {
     Entry{"OMP_WAIT_POLICY, GOMP_SPINCOUNT",
           "how long idle OpenMP threads spin; default: a short time (GOMP_SPINCOUNT=1000)"},
     Entry{"THIMBLE_API_KEY", "key that clients of thimble serve must send, like --api-key"},
-    Entry{"CUDA_VISIBLE_DEVICES", "GPUs that CUDA may use; if it names one GPU, every local rank uses it"},
+    Entry{"CUDA_VISIBLE_DEVICES",
+          "GPUs that CUDA may use; with one GPU listed, all ranks of this machine share it"},
     Entry{"THIMBLE_CUDA_PLUGIN, THIMBLE_MPI_PLUGIN, THIMBLE_NCCL_PLUGIN",
           "path of a plugin; default: beside the binary or in ../lib"},
     Entry{"THIMBLE_NCCL", "if 1, sum gradients with NCCL even with a single rank"},
@@ -67,7 +68,7 @@ constexpr std::array kEnvironment = {
 
 constexpr std::array kFiles = {
     Entry{"runs/PRESET-N",
-          "run folder, unless -o names another: checkpoints/*.safetensors, best.safetensors, "
+          "default run folder (-o names another): checkpoints/*.safetensors, best.safetensors, "
           "last.safetensors, config.toml, the tokenizer, metrics.jsonl, run.json and report.html"},
     Entry{"*.thimble", "packed model: weights, config and tokenizer in one file"},
     Entry{"~/.local/state/thimble", "history of thimble chat"},
@@ -152,7 +153,7 @@ std::string man_page(std::span<const Command> commands) {
 
 namespace {
 
-std::string capitalised(std::string_view text) {
+std::string capitalized(std::string_view text) {
   std::string out(text);
   if (!out.empty()) out[0] = static_cast<char>(std::toupper(static_cast<unsigned char>(out[0])));
   return out;
@@ -243,7 +244,7 @@ std::string commands_page() {
   }
   text += table({"task", "commands"}, tasks);
   for (const Command& command : all) {
-    text += fmt::format("## thimble {}\n\n{}\n\n", command.name, cell(capitalised(command.summary) + "."));
+    text += fmt::format("## thimble {}\n\n{}\n\n", command.name, cell(capitalized(command.summary) + "."));
     text += fmt::format("```\n{}\n```\n\n", usage_of(command));
     for (const std::string_view alias : command.aliases)
       text += fmt::format("Alias: `thimble {}`.\n\n", alias);
@@ -314,7 +315,7 @@ std::string config_page() {
       if (!rows.empty()) text += table(header, rows);
       rows.clear();
       group = key.group;
-      text += fmt::format("## {}\n\n", capitalised(group));
+      text += fmt::format("## {}\n\n", capitalized(group));
     }
     rows.push_back({code(key.name), code(value_text(key.get(initial))), accepted(key), cell(key.help)});
   }

@@ -83,14 +83,14 @@ void add_loss(const PackMeasurement& measured, Table& facts) {
 }
 
 // "6 bits, 9 std"
-std::string rule_text(const QuantiseRule& rule) {
+std::string rule_text(const QuantizeRule& rule) {
   return fmt::format("{} bits, {:.4g} std", rule.bits, rule.deviations);
 }
 
 // The flags that pack in the same way, if --keep is given as well.
 std::string flags_text(const PackOptions& options) {
   std::string text;
-  const auto add_rule = [&](std::string_view prefix, const QuantiseRule& rule) {
+  const auto add_rule = [&](std::string_view prefix, const QuantizeRule& rule) {
     text += fmt::format("--{}bits {} --{}clip-std {:.4g} ", prefix, rule.bits, prefix, rule.deviations);
   };
   add_rule("", options.rule);
@@ -104,7 +104,7 @@ Json search_json(const SearchResult& search) {
   Json tries = Json::array();
   for (const SearchTry& t : search.tries) {
     const PackOptions& options = t.options;
-    const auto rule = [](const QuantiseRule& r) {
+    const auto rule = [](const QuantizeRule& r) {
       return Json::object().set("bits", r.bits).set("clip_std", static_cast<double>(r.deviations));
     };
     tries.push(Json::object()
@@ -174,7 +174,7 @@ Json as_json(const PackAccount& account) {
                   .set("parameters", report.parameters)
                   .set("pruned", report.pruned)
                   .set("tensors", report.tensors.size())
-                  .set("quantised_tensors", report.quantised_tensors())
+                  .set("quantized_tensors", report.quantized_tensors())
                   .set("float_bytes", report.float_bytes)
                   .set("payload_bytes", report.payload_bytes)
                   .set("ratio", report.ratio())
@@ -231,7 +231,7 @@ std::string as_text(const PackAccount& account) {
   if (!account.calibrated_on.empty()) facts.row({"calibrated on", account.calibrated_on});
   if (account.search) facts.row({"flags", flags_text(account.search->tries[account.search->best].options)});
   facts.row({"file", fmt::format("{} bytes, {:.2f} bits per weight, {} of {} tensors quantized ({})",
-                                 commas(report.bytes), report.bits_per_weight(), report.quantised_tensors(),
+                                 commas(report.bytes), report.bits_per_weight(), report.quantized_tensors(),
                                  report.tensors.size(), report.rule)});
   facts.row(
       {"predicted",
@@ -241,7 +241,7 @@ std::string as_text(const PackAccount& account) {
   facts.row({"before compression",
              fmt::format("{} bytes, {:.2f} times smaller than {} bytes of f32", commas(report.payload_bytes),
                          report.ratio(), commas(report.float_bytes))});
-  if (account.golf && report.quantised_tensors() == 0)
+  if (account.golf && report.quantized_tensors() == 0)
     facts.row(
         {"note",
          "no tensor is large enough to be quantized; --bits 6 quantizes smaller tensors than --bits 8"});
@@ -403,14 +403,14 @@ PackConfig requested_settings(const Arguments& arguments, const PackConfig& pres
 }
 
 // --mlp-bits and --mlp-clip-std; nullopt: the MLPs have no rule of their own.
-std::optional<QuantiseRule> mlp_rule(const Arguments& arguments, const QuantiseRule& rule, bool gptq) {
+std::optional<QuantizeRule> mlp_rule(const Arguments& arguments, const QuantizeRule& rule, bool gptq) {
   if (!arguments.given("mlp-bits") && !arguments.given("mlp-clip-std")) return std::nullopt;
   const BitWidth& width =
       bit_width(arguments.given("mlp-bits") ? static_cast<int>(arguments.integer("mlp-bits")) : rule.bits);
   const double clip = arguments.given("mlp-clip-std") ? arguments.number("mlp-clip-std", kClips)
                       : gptq                          ? width.gptq_clip
                                                       : width.clip;
-  return QuantiseRule{width.bits, Clip::deviation, static_cast<float>(clip)};
+  return QuantizeRule{width.bits, Clip::deviation, static_cast<float>(clip)};
 }
 
 // Fills in options that were not given, from the preset or from the artifact to be repacked.
@@ -668,7 +668,7 @@ Command pack_command() {
                 "pack_bits of the preset, or 6; 8 for golf models without GPTQ; unchanged for an "
                 "artifact"},
            {.name = "clip",
-            .help = "how rows are clipped: at a fixed percentile, or at the best of five candidates",
+            .help = "clipping rule: a fixed percentile, or the best of five candidates",
             .choices = {"standard", "search"},
             .shown_default = "standard for golf models without GPTQ"},
            {.name = "clip-std",

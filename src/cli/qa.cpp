@@ -78,7 +78,7 @@ Command qa_command() {
           {{.name = "data",
             .value = "X",
             .help =
-                "text, chat file or folder of shards on which bits per byte must not be worse than recorded"},
+                "text, chats or shards to score; the check fails if bits per byte are worse than recorded"},
            {.name = "min-tps", .value = "F", .help = "minimum decoding speed, in tokens per second"},
            {.name = "skip", .help = "skip this check", .choices = gate_names(), .repeated = true},
            {.name = "require",

@@ -26,8 +26,8 @@ constexpr const char* kKeyVariable = "THIMBLE_API_KEY";
 // Other users of the machine can see a key in a command line, but not one in the environment or a
 // file.
 //
-// A key that no client can send is an error: the server would refuse everybody. An empty variable is
-// one too: without it, the server would accept everybody.
+// A key that no client can send is an error: the server would refuse everybody. An empty variable
+// is one too: without it, the server would accept everybody.
 std::vector<std::string> keys_from(const Arguments& arguments) {
   std::vector<std::string> keys;
   const auto add = [&](const std::string& key, const std::string& source) {
@@ -39,7 +39,8 @@ std::vector<std::string> keys_from(const Arguments& arguments) {
   };
   for (const std::string& key : arguments.list("api-key")) add(key, "--api-key");
   if (arguments.given("api-key-file")) {
-    const std::vector<std::string> more = keys_in(read_file_or_pipe(arguments.path("api-key-file"), kLongestKeyFile));
+    const std::vector<std::string> more =
+        keys_in(read_file_or_pipe(arguments.path("api-key-file"), kLongestKeyFile));
     check(!more.empty(), "{} contains no key", arguments.text("api-key-file"));
     for (std::size_t i = 0; i < more.size(); ++i)
       add(more[i], fmt::format("{} (number {})", arguments.text("api-key-file"), i + 1));
@@ -128,7 +129,7 @@ int run_serve(const Arguments& arguments, Console& console) {
   if (!server.loopback() && !keys)
     log.warning("{} is reachable from other machines without a key; pass --api-key-file", server.address());
   console.print(fmt::format("listening on http://{}\n", server.address()));
-  server.run([&] { return interrupt.asked(); });
+  server.run([&] { return interrupt.requested(); });
   log.info("stopped");
   return kExitDone;
 }

@@ -235,8 +235,8 @@ Json as_json(const DryRun& run) {
   return report;
 }
 
-// The command that continues a run which was stopped or interrupted, with the options that a run does
-// not store; otherwise empty.
+// The command that continues a run which was stopped or interrupted, with the options that a run
+// does not store; otherwise empty.
 std::string command_to_continue(const TrainResult& result, const std::filesystem::path& run,
                                 const Arguments& arguments) {
   if (result.status != RunStatus::interrupted && result.status != RunStatus::stopped) return "";
@@ -383,7 +383,7 @@ int dry_run(const ConfigBuilder& settings, const std::vector<std::string>& deriv
     console.log().warning("{}", error.what());
     config = with_micro_batch(config, 0, device);
   }
-  const DryRun run{settings, config, summarise(config, device), derivations, device, available};
+  const DryRun run{settings, config, summarize(config, device), derivations, device, available};
   if (console.json())
     console.print_json(as_json(run));
   else

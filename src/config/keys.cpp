@@ -200,7 +200,7 @@ std::vector<Key> model_keys() {
       row<&M::loop_first>("loop_first", "first layer of the layer loop", 0, kMaxLayers),
       row<&M::loop_last>("loop_last", "last layer of the layer loop", 0, kMaxLayers),
       row<&M::loop_count>("loop_count", "extra passes through the layer loop; 0: no loop", 0, kMaxLayers),
-      row<&RunState::loop_on>("loop_on", "whether training has reached loop_start; set by training"),
+      row<&RunState::loop_on>("loop_on", "set by training: true once the run reaches loop_start"),
       row<&M::bigram_buckets>("bigram_buckets", "rows of the bigram hash table; 0: no table", 0,
                               kMaxVocabulary),
       row<&M::bigram_dim>("bigram_dim", "width of the bigram hash table", 0, kMaxDim),
@@ -317,7 +317,8 @@ std::vector<Key> packing_keys() {
   using P = PackConfig;
   return {
       row<&T::qat_bits>("qat_bits", "quantization-aware training at 8, 6 or 5 bits; 0: off", 0, 8),
-      row<&T::qat_start>("qat_start", "step at which it starts; below 1: fraction of the run", 0, kMaxSteps),
+      row<&T::qat_start>("qat_start", "step at which fake quantization starts; below 1: fraction of the run",
+                         0, kMaxSteps),
       row<&P::bits>("pack_bits", "pack: bits per weight, 8, 6 or 5; 0: 8", 0, 8),
       row<&P::prune>("pack_prune", "pack: fraction of each matrix set to zero", 0, 0.99),
       row<&P::gptq>("pack_gptq", "pack: quantize with GPTQ"),

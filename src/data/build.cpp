@@ -191,12 +191,12 @@ class Builder {
  private:
   // A validation document is written once, regardless of the weight of its source.
   SplitWriter* split_of(const MixedRecord& record) {
-    switch (survey_.fates[record.document]) {
-      case Fate::train:
+    switch (survey_.assignments[record.document]) {
+      case Assignment::train:
         return mixture_.includes(record) ? &train_ : nullptr;
-      case Fate::val:
+      case Assignment::val:
         return record.pass == 0 ? &val_ : nullptr;
-      case Fate::dropped:
+      case Assignment::dropped:
         return nullptr;
     }
     return nullptr;
@@ -238,13 +238,13 @@ std::vector<std::pair<std::string, std::uint64_t>> dropped_in(const Survey& surv
 }
 
 void check_something_is_left(const Survey& survey) {
-  if (survey.fates.count(Fate::train) > 0) return;
+  if (survey.assignments.count(Assignment::train) > 0) return;
   std::vector<std::string> reasons;
   for (const auto& [reason, documents] : dropped_in(survey))
     if (documents > 0) reasons.push_back(fmt::format("{}: {}", reason, documents));
   fail(Hint{survey.in_validation > 0 ? "pass --val-fraction 0 to train without validation"
                                      : "pass inputs with text, or with answers"},
-       "{} documents were read, but none is left for training{}", survey.fates.size(),
+       "read {} documents, but no training documents remain{}", survey.assignments.size(),
        reasons.empty() ? "" : " (" + joined(reasons, ", ") + ")");
 }
 

@@ -84,9 +84,9 @@ struct BuildJournal {
 
 class BuildFolder {
  public:
-  // Creates and locks the folder. Throws if it is locked, or if it contains files but no data set or
-  // unfinished build: those are not thimble's, and a build would replace some of them. The destructor
-  // removes an empty folder.
+  // Creates and locks the folder. Throws if it is locked, or if it contains files but no data set
+  // or unfinished build: those are not thimble's, and a build would replace some of them. The
+  // destructor removes an empty folder.
   BuildFolder(FileOps& ops, std::filesystem::path path);
   ~BuildFolder();
   BuildFolder(const BuildFolder&) = delete;
@@ -111,7 +111,8 @@ class BuildFolder {
   };
   Found open(const std::string& name, const std::string& fingerprint, IfBuilt if_built);
   void save(const BuildJournal& journal);
-  // Call it after save(): without manifest and journal, the shards left by a kill would not be ours.
+  // Call it after save(): without manifest and journal, the shards left by a kill would not be
+  // ours.
   void remove_stale(const Found& found);
 
   // Writes the tokenizer, then the manifest, then removes the journal.

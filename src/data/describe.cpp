@@ -103,7 +103,7 @@ DataDescription describe_source(const std::string& input, const DescribeOptions&
   DataDescription description;
   description.form = name_of(read.kind);
   description.tokenizer = options.tokenizer;
-  SplitDescription all{"", 0, survey.fates.count(Fate::train), std::nullopt, survey.content_bytes};
+  SplitDescription all{"", 0, survey.assignments.count(Assignment::train), std::nullopt, survey.content_bytes};
   if (options.tokenizer) all.tokens = count_tokens(source, read, *options.tokenizer, progress, interrupt);
   description.splits.push_back(std::move(all));
   description.bad = survey.bad;

@@ -96,21 +96,21 @@ class ContentSplit {
     if (long_.size() % kPruneEvery == 0) prune();
   }
 
-  // Sets the fates, in which the documents below the fraction are validation so far. Returns the
-  // texts to be cut, which are training until then.
-  std::vector<LongText> choose(Fates& fates) {
+  // Sets the assignments, in which the documents below the fraction are validation so far. Returns
+  // the texts to be cut, which are training until then.
+  std::vector<LongText> choose(Assignments& assignments) {
     prune();
     for (const LongText& text : long_) {
       bytes_ -= text.bytes;
-      if (fates[text.document] == Fate::val) val_bytes_ -= text.bytes;
-      fates.set(text.document, Fate::train);
+      if (assignments[text.document] == Assignment::val) val_bytes_ -= text.bytes;
+      assignments.set(text.document, Assignment::train);
     }
-    if (holds() && fates.count(Fate::train) > 0) return std::move(long_);
+    if (holds() && assignments.count(Assignment::train) > 0) return std::move(long_);
     if (documents_ <= kMostKnown)
-      take_what_fits(fates);
-    else if (fates.count(Fate::train) == 0)  // all documents are equal
-      for (std::uint64_t i = 0; i < fates.size(); ++i)
-        if (fates[i] == Fate::val) fates.set(i, Fate::train);
+      take_what_fits(assignments);
+    else if (assignments.count(Assignment::train) == 0)  // all documents are equal
+      for (std::uint64_t i = 0; i < assignments.size(); ++i)
+        if (assignments[i] == Assignment::val) assignments.set(i, Assignment::train);
     return std::move(long_);
   }
 
@@ -133,7 +133,7 @@ class ContentSplit {
   // Takes documents in the order of their digests until the fraction is reached. Documents that
   // would exceed it by more than half of their size are left out; if none is left, the shortest is
   // taken. Equal documents are taken together.
-  void take_what_fits(Fates& fates) {
+  void take_what_fits(Assignments& assignments) {
     std::erase_if(known_, [&](const Sized& document) {
       return std::ranges::binary_search(long_, document.document, {}, &LongText::document);
     });
@@ -154,14 +154,14 @@ class ContentSplit {
       }
       const bool fits =
           static_cast<double>(taken) + static_cast<double>(bytes) / 2 <= wanted() && taken + bytes < bytes_;
-      set(fates, equal, fits ? Fate::val : Fate::train);
+      set(assignments, equal, fits ? Assignment::val : Assignment::train);
       if (fits) taken += bytes;
     }
-    if (taken == 0 && long_.empty() && shortest_bytes < bytes_) set(fates, shortest, Fate::val);
+    if (taken == 0 && long_.empty() && shortest_bytes < bytes_) set(assignments, shortest, Assignment::val);
   }
 
-  static void set(Fates& fates, std::span<const Sized> documents, Fate fate) {
-    for (const Sized& document : documents) fates.set(document.document, fate);
+  static void set(Assignments& assignments, std::span<const Sized> documents, Assignment assignment) {
+    for (const Sized& document : documents) assignments.set(document.document, assignment);
   }
 
   double fraction_;
@@ -208,7 +208,7 @@ class Surveyor {
     const std::vector<LongText> to_cut = choose_validation();
     if (digests_) {
       digests_->close();
-      const DuplicateCounts counts = drop_duplicates(*digests_, options_.dedup, survey_.fates);
+      const DuplicateCounts counts = drop_duplicates(*digests_, options_.dedup, survey_.assignments);
       survey_.duplicates = counts.duplicates;
       survey_.in_validation = counts.in_validation;
     }
@@ -228,9 +228,9 @@ class Surveyor {
   void finish_document() {
     if (!document_) return;
     if (digests_) digests_->add(*document_);
-    const Fate fate = fate_of_document();
-    if (fate != Fate::dropped && options_.val_fraction > 0) {
-      const std::uint64_t number = survey_.fates.size();
+    const Assignment assignment = fate_of_document();
+    if (assignment != Assignment::dropped && options_.val_fraction > 0) {
+      const std::uint64_t number = survey_.assignments.size();
       if (text_) {
         text_->document = number;
         text_->bytes = bytes_;
@@ -238,51 +238,52 @@ class Surveyor {
       }
       by_content_.add({*document_, bytes_, number}, text_);
     }
-    survey_.fates.add(fate);
+    survey_.assignments.add(assignment);
     document_.reset();
     bytes_ = 0;
     bad_ = false;
   }
 
-  Fate fate_of_document() {
-    if (bad_) return Fate::dropped;
+  Assignment fate_of_document() {
+    if (bad_) return Assignment::dropped;
     if (bytes_ == 0) {
       ++(chat_ ? survey_.without_answer : survey_.empty);
-      return Fate::dropped;
+      return Assignment::dropped;
     }
-    return falls_below(*document_, options_.val_fraction) ? Fate::val : Fate::train;
+    return falls_below(*document_, options_.val_fraction) ? Assignment::val : Assignment::train;
   }
 
   // Returns the texts to be cut.
   std::vector<LongText> choose_validation() {
-    Fates& fates = survey_.fates;
-    const std::uint64_t kept = fates.size() - fates.count(Fate::dropped);
+    Assignments& assignments = survey_.assignments;
+    const std::uint64_t kept = assignments.size() - assignments.count(Assignment::dropped);
     if (options_.val_sources > 0) {
       std::uint64_t last = 0;
       for (std::size_t i = 0; i < options_.val_sources; ++i)
         last += survey_.source_documents[survey_.source_documents.size() - 1 - i];
-      set_from(fates.size() - last);
+      set_from(assignments.size() - last);
     } else if (options_.val_documents > 0) {
       check(options_.val_documents < kept, Hint{"pass a smaller --val-docs"},
             "{} validation documents requested, but the sources contain only {} documents",
             options_.val_documents, kept);
       set_last(options_.val_documents);
     } else if (options_.val_fraction > 0 && kept > 0) {
-      return by_content_.choose(fates);
+      return by_content_.choose(assignments);
     }
     return {};
   }
 
   // Assigns documents that are not dropped: before index `first` to training, then to validation.
   void set_from(std::uint64_t first) {
-    for (std::uint64_t i = 0; i < survey_.fates.size(); ++i)
-      if (survey_.fates[i] != Fate::dropped) survey_.fates.set(i, i < first ? Fate::train : Fate::val);
+    for (std::uint64_t i = 0; i < survey_.assignments.size(); ++i)
+      if (survey_.assignments[i] != Assignment::dropped)
+        survey_.assignments.set(i, i < first ? Assignment::train : Assignment::val);
   }
 
   void set_last(std::uint64_t count) {
-    std::uint64_t first = survey_.fates.size();
+    std::uint64_t first = survey_.assignments.size();
     for (std::uint64_t left = count; left > 0;)
-      if (survey_.fates[--first] != Fate::dropped) --left;
+      if (survey_.assignments[--first] != Assignment::dropped) --left;
     set_from(first);
   }
 
@@ -290,22 +291,22 @@ class Surveyor {
   // both splits.
   void cut(std::span<const LongText> texts) {
     if (texts.empty()) return;
-    Fates all;
+    Assignments all;
     auto text = texts.begin();
-    for (std::uint64_t i = 0; i < survey_.fates.size(); ++i) {
-      const Fate fate = survey_.fates[i];
-      all.add(fate);
+    for (std::uint64_t i = 0; i < survey_.assignments.size(); ++i) {
+      const Assignment assignment = survey_.assignments[i];
+      all.add(assignment);
       if (text == texts.end() || text->document != i) continue;
-      if (fate == Fate::train) {  // not dropped as a duplicate
+      if (assignment == Assignment::train) {  // not dropped as a duplicate
         const double share = static_cast<double>(text->raw_bytes) * (1 - options_.val_fraction);
         survey_.cuts[text->source].push_back(text->begin + static_cast<std::uint64_t>(share));
         ++survey_.source_documents[text->source];
         ++survey_.cut_documents;
-        all.add(Fate::val);
+        all.add(Assignment::val);
       }
       ++text;
     }
-    survey_.fates = std::move(all);
+    survey_.assignments = std::move(all);
   }
 
   bool chat_;
@@ -322,21 +323,21 @@ class Surveyor {
 
 }  // namespace
 
-void Fates::add(Fate fate) {
-  dropped_.push_back(fate == Fate::dropped);
-  val_.push_back(fate == Fate::val);
-  ++counts_[static_cast<std::size_t>(fate)];
+void Assignments::add(Assignment assignment) {
+  dropped_.push_back(assignment == Assignment::dropped);
+  val_.push_back(assignment == Assignment::val);
+  ++counts_[static_cast<std::size_t>(assignment)];
 }
 
-void Fates::set(std::uint64_t document, Fate fate) {
+void Assignments::set(std::uint64_t document, Assignment assignment) {
   --counts_[static_cast<std::size_t>((*this)[document])];
-  dropped_[document] = fate == Fate::dropped;
-  val_[document] = fate == Fate::val;
-  ++counts_[static_cast<std::size_t>(fate)];
+  dropped_[document] = assignment == Assignment::dropped;
+  val_[document] = assignment == Assignment::val;
+  ++counts_[static_cast<std::size_t>(assignment)];
 }
 
-Fate Fates::operator[](std::uint64_t document) const {
-  return dropped_[document] ? Fate::dropped : val_[document] ? Fate::val : Fate::train;
+Assignment Assignments::operator[](std::uint64_t document) const {
+  return dropped_[document] ? Assignment::dropped : val_[document] ? Assignment::val : Assignment::train;
 }
 
 Survey survey_sources(std::span<const DataSource> sources, const ReadOptions& read,
@@ -378,18 +379,18 @@ class DigestTable {
   }
 
   // The split under which the digest was added, or nullopt.
-  std::optional<Fate> find(const Digest& digest) const {
+  std::optional<Assignment> find(const Digest& digest) const {
     const Digest& slot = slots_[slot_of(digest)];
     if (slot == Digest{}) return std::nullopt;
-    return slot.low & kVal ? Fate::val : Fate::train;
+    return slot.low & kVal ? Assignment::val : Assignment::train;
   }
 
-  void add(const Digest& digest, Fate side) {
+  void add(const Digest& digest, Assignment side) {
     if (taken_ * 10 > slots_.size() * 8) grow();
     Digest& slot = slots_[slot_of(digest)];
     if (slot == Digest{}) ++taken_;
     slot = marked(digest);
-    if (side == Fate::val) slot.low |= kVal;
+    if (side == Assignment::val) slot.low |= kVal;
   }
 
  private:
@@ -458,35 +459,35 @@ void DigestFile::for_each(const std::function<void(std::uint64_t, const Digest&)
   }
 }
 
-DuplicateCounts drop_duplicates(const DigestFile& digests, bool dedup, Fates& fates) {
+DuplicateCounts drop_duplicates(const DigestFile& digests, bool dedup, Assignments& assignments) {
   DuplicateCounts counts;
   const std::uint64_t parts = digests.size() / kPartDocuments + 1;
   DigestTable table(std::min(digests.size(), kPartDocuments));
   for (std::uint64_t part = 0; part < parts; ++part) {
     table.clear();
-    auto each = [&](Fate side, const auto& act) {
+    auto each = [&](Assignment side, const auto& act) {
       digests.for_each([&](std::uint64_t document, const Digest& digest) {
-        if (digest.low / 4 % parts == part && fates[document] == side) act(document, digest);
+        if (digest.low / 4 % parts == part && assignments[document] == side) act(document, digest);
       });
     };
     // Validation first: if two documents are equal, the validation copy stays.
-    each(Fate::val, [&](std::uint64_t document, const Digest& digest) {
+    each(Assignment::val, [&](std::uint64_t document, const Digest& digest) {
       if (dedup && table.find(digest)) {
-        fates.set(document, Fate::dropped);
+        assignments.set(document, Assignment::dropped);
         ++counts.duplicates;
       }
-      table.add(digest, Fate::val);
+      table.add(digest, Assignment::val);
     });
-    each(Fate::train, [&](std::uint64_t document, const Digest& digest) {
+    each(Assignment::train, [&](std::uint64_t document, const Digest& digest) {
       const auto known = table.find(digest);
-      if (known == Fate::val) {
-        fates.set(document, Fate::dropped);
+      if (known == Assignment::val) {
+        assignments.set(document, Assignment::dropped);
         ++counts.in_validation;
       } else if (known && dedup) {
-        fates.set(document, Fate::dropped);
+        assignments.set(document, Assignment::dropped);
         ++counts.duplicates;
       } else if (dedup) {
-        table.add(digest, Fate::train);
+        table.add(digest, Assignment::train);
       }
     });
   }

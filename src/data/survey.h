@@ -34,16 +34,16 @@
 
 namespace thimble {
 
-enum class Fate { train, val, dropped };
+enum class Assignment { train, val, dropped };
 
-// The fate of every document, in two bits each.
-class Fates {
+// The assignment of every document, in two bits each.
+class Assignments {
  public:
-  void add(Fate fate);
-  void set(std::uint64_t document, Fate fate);
-  Fate operator[](std::uint64_t document) const;
+  void add(Assignment assignment);
+  void set(std::uint64_t document, Assignment assignment);
+  Assignment operator[](std::uint64_t document) const;
   std::uint64_t size() const { return dropped_.size(); }
-  std::uint64_t count(Fate fate) const { return counts_[static_cast<std::size_t>(fate)]; }
+  std::uint64_t count(Assignment assignment) const { return counts_[static_cast<std::size_t>(assignment)]; }
 
  private:
   std::vector<bool> dropped_, val_;
@@ -69,7 +69,7 @@ struct LineFacts {
 };
 
 struct Survey {
-  Fates fates;
+  Assignments assignments;
   std::vector<std::uint64_t> source_documents;  // per source, including dropped documents
   std::uint64_t content_bytes = 0;              // of valid documents
   std::uint64_t bad = 0, empty = 0, without_answer = 0, duplicates = 0, in_validation = 0;
@@ -120,7 +120,7 @@ struct DuplicateCounts {
 };
 
 // Always drops documents counted in in_validation; drops duplicates only if `dedup` is set.
-DuplicateCounts drop_duplicates(const DigestFile& digests, bool dedup, Fates& fates);
+DuplicateCounts drop_duplicates(const DigestFile& digests, bool dedup, Assignments& assignments);
 
 // All sources as one stream of records, in batches for the threads.
 //

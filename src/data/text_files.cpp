@@ -300,7 +300,7 @@ SpooledInput::SpooledInput(std::string input, const Interrupt* interrupt) : name
   const fs::path copy = folder_->path() / (path == "/dev/stdin" ? "stdin" : "pipe");
   copy_pipe(path, copy, interrupt);
   name_ = copy.string() + ending_for(copy);
-  fs::rename(copy, name_);
+  PosixFileOps().rename(copy, name_);
 }
 
 std::string read_text_file(const fs::path& path, std::uint64_t max_bytes) {

@@ -159,7 +159,7 @@ class HostRows {
     const std::int64_t bytes = x.end_bytes() - x.begin_bytes();
     if (buffer_.bytes() < bytes) buffer_ = PinnedBuffer(runtime_, bytes);
     runtime_->download(buffer_.data(), x.data, bytes);
-    runtime_->synchronise();
+    runtime_->synchronize();
     Tensor host = x;
     host.data = buffer_.data();
     host.device = Device::cpu;

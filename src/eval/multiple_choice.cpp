@@ -107,9 +107,9 @@ double ChoiceScore::standard_error(double rate, std::int64_t total) {
   return total > 1 ? std::sqrt(rate * (1 - rate) / static_cast<double>(total - 1)) : 0;
 }
 
-double credit(std::span<const EndingScore> endings, std::size_t right, bool normalised) {
+double credit(std::span<const EndingScore> endings, std::size_t right, bool normalized) {
   const auto cost = [&](const EndingScore& ending) {
-    return normalised ? ending.nats / static_cast<double>(std::max<std::int64_t>(ending.characters, 1))
+    return normalized ? ending.nats / static_cast<double>(std::max<std::int64_t>(ending.characters, 1))
                       : ending.nats;
   };
   const double least = std::ranges::min(endings | std::views::transform(cost));
@@ -137,7 +137,7 @@ ChoiceScore score_choices(Model& model, const Tokenizer& tokenizer, std::span<co
   ChoiceScore result;
   for (std::size_t i = 0; i < questions.size(); ++i) {
     result.right += credit(scores[i], questions[i].right, false);
-    result.right_normalised += credit(scores[i], questions[i].right, true);
+    result.right_normalized += credit(scores[i], questions[i].right, true);
     result.cut += std::ranges::count_if(scores[i], &EndingScore::cut);
     result.chance += 1.0 / static_cast<double>(scores[i].size()) / static_cast<double>(questions.size());
     ++result.total;

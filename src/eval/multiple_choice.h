@@ -51,12 +51,12 @@ std::vector<ChoiceQuestion> read_choice_questions(const std::filesystem::path& p
 
 struct ChoiceScore {
   std::int64_t total = 0;
-  double right = 0, right_normalised = 0;
+  double right = 0, right_normalized = 0;
   std::int64_t cut = 0;  // endings scored with a truncated context
   double chance = 0;     // expected accuracy of guessing
 
   double accuracy() const { return rate(right); }
-  double normalised_accuracy() const { return rate(right_normalised); }
+  double normalized_accuracy() const { return rate(right_normalized); }
   static double standard_error(double rate, std::int64_t total);
 
  private:
@@ -76,8 +76,8 @@ std::vector<std::vector<EndingScore>> score_endings(Model& model, const Tokenize
                                                     const Interrupt* interrupt = nullptr);
 
 // The credit for a question: 1 if the ending at index `right` has the fewest nats, or with
-// `normalised` the fewest nats per character; 1/n if it ties with others; otherwise 0.
-double credit(std::span<const EndingScore> endings, std::size_t right, bool normalised);
+// `normalized` the fewest nats per character; 1/n if it ties with others; otherwise 0.
+double credit(std::span<const EndingScore> endings, std::size_t right, bool normalized);
 
 ChoiceScore score_choices(Model& model, const Tokenizer& tokenizer, std::span<const ChoiceQuestion> questions,
                           const ProgressOutput& progress, const Interrupt* interrupt = nullptr);

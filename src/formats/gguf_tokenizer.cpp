@@ -52,8 +52,8 @@ void append_ids(const SpecialIds& special, GgufSettings& settings) {
 }
 
 // llama.cpp recognizes the tokens that end a text by the spellings of well-known models, and warns
-// about an eos or eot with another spelling. Tokens of two purposes of fill-in-the-middle models end
-// a text without a warning, whatever their spelling.
+// about an eos or eot with another spelling. Tokens of two purposes of fill-in-the-middle models
+// end a text without a warning, whatever their spelling.
 void append_ends(const std::vector<std::string>& tokens, GgufSettings& settings) {
   constexpr std::string_view kKnownEnds[] = {"<|eot_id|>",    "<|im_end|>",    "<|end|>",
                                              "<end_of_turn>", "<|endoftext|>", "<|eom_id|>"};
@@ -139,7 +139,7 @@ GgufSettings gguf_tokenizer_settings(const ModelFile& model, std::vector<std::st
   GgufVocabulary vocabulary = gguf_vocabulary_of(*tokenizer);
   pad(vocabulary, model.config.model.vocab_size);
   const bool pieces = vocabulary.model == "llama";
-  if (vocabulary.normalises)
+  if (vocabulary.normalizes)
     notes.push_back(
         "llama.cpp does not normalize text as this tokenizer does: ids are equal for text that "
         "normalization leaves unchanged (composed characters, single spaces)");
@@ -383,7 +383,7 @@ void add_bpe(const BpeTokenizer& tokenizer, GgufVocabulary& vocabulary) {
         "llama.cpp adds only bos before a text; this tokenizer's template adds other tokens");
   vocabulary.model = "gpt2";
   vocabulary.pre = pre_for(pattern.value_or(Pattern::qwen2), spec.ignore_merges).name;
-  vocabulary.normalises = !spec.normalizer.empty();
+  vocabulary.normalizes = !spec.normalizer.empty();
   auto text = [&](TokenId id) { return spec.vocab[static_cast<std::size_t>(id)]; };
   for (const Merge& merge : spec.merges)
     vocabulary.merges.push_back(text(merge.left) + " " + text(merge.right));
@@ -412,7 +412,7 @@ void add_pieces(const std::string& model, GgufVocabulary& vocabulary) {
   vocabulary.model = "llama";
   vocabulary.pre = "default";
   vocabulary.add_space_prefix = sentencepiece_adds_prefix(model);
-  vocabulary.normalises = sentencepiece_normalises(model);
+  vocabulary.normalizes = sentencepiece_normalizes(model);
   vocabulary.scores = sentencepiece_scores(model);
 }
 

@@ -40,7 +40,7 @@ struct GgufVocabulary {
   SpecialIds special = {};
   bool add_bos = false;
   bool add_space_prefix = true;  // llama only
-  bool normalises = false;       // the tokenizer normalizes text, which a GGUF cannot express
+  bool normalizes = false;       // the tokenizer normalizes text, which a GGUF cannot express
 };
 
 // Throws an Error that names the model or pattern if thimble does not support it.

@@ -184,17 +184,17 @@ bool is_expected(const fs::directory_entry& entry) {
 }
 
 // The start of every exported model card. A folder without it was written by another program.
-bool has_our_card(const fs::path& folder) {
+bool has_our_model_card(const fs::path& folder) {
   constexpr std::uint64_t kMaxCardBytes = 1 << 20;
-  const fs::path card = folder / "README.md";
+  const fs::path readme = folder / "README.md";
   const std::string_view start = kModelCard.substr(0, kModelCard.find("---\n#"));
-  return fs::is_regular_file(card) && fs::file_size(card) <= kMaxCardBytes &&
-         read_file(card, kMaxCardBytes).starts_with(start);
+  return fs::is_regular_file(readme) && fs::file_size(readme) <= kMaxCardBytes &&
+         read_file(readme, kMaxCardBytes).starts_with(start);
 }
 
 // A file that an export with Existing::replace must not remove; empty if there is none.
 fs::path foreign_file(const fs::path& folder) {
-  const bool ours = has_our_card(folder);
+  const bool ours = has_our_model_card(folder);
   return foreign_entry(folder, [&](const fs::directory_entry& entry) { return ours && is_expected(entry); });
 }
 

@@ -60,8 +60,8 @@ class StateReader {
   }
 
   PackedTensor tensor(const Param& param) {
-    const std::size_t* quantized = arrays_.pickle().find(quantized_, param.name);
-    PackedTensor out = quantized ? quantised(param, *quantized) : kept(param);
+    const std::size_t* found = arrays_.pickle().find(quantized_, param.name);
+    PackedTensor out = found ? quantized(param, *found) : kept(param);
     const auto finite = [](float value) { return std::isfinite(value); };
     check(std::ranges::all_of(out.floats, finite) && std::ranges::all_of(out.scales, finite),
           "{}: {} contains NaN or infinity", name_, param.name);
@@ -92,7 +92,7 @@ class StateReader {
     return found;
   }
 
-  PackedTensor quantised(const Param& param, std::size_t value) {
+  PackedTensor quantized(const Param& param, std::size_t value) {
     const PickledArray q = array(param, value);
     check(q.element == PickledArray::Element::int8, "{}: {}: expected 8-bit integers", name_, param.name);
     const std::size_t* scale = arrays_.pickle().find(scales_, param.name);
@@ -201,7 +201,7 @@ ModelFile open_int8_state(const std::filesystem::path& path, const Config& confi
   return out;
 }
 
-std::vector<PackedTensor> quantise_int8_state(const ParamTable& table, std::span<const float> weights,
+std::vector<PackedTensor> quantize_int8_state(const ParamTable& table, std::span<const float> weights,
                                               std::span<const std::string> keep_f32, Int8Stats& stats) {
   std::vector<PackedTensor> tensors;
   for (const Param& param : table.all()) {
@@ -211,7 +211,7 @@ std::vector<PackedTensor> quantise_int8_state(const ParamTable& table, std::span
                                 ? (param.dims.size() == 2 ? Storage::int8 : Storage::int8_whole)
                                 : (in_f32 ? Storage::f32 : Storage::f16);
     const DType source_type = param.role == Role::token_embedding ? DType::bf16 : DType::f32;
-    tensors.push_back(pack_tensor(param, param.in(weights), storage, QuantiseRule{.bits = 8}, source_type));
+    tensors.push_back(pack_tensor(param, param.in(weights), storage, QuantizeRule{.bits = 8}, source_type));
     stats.payload_bytes += static_cast<std::uint64_t>(payload_bytes(param, tensors.back().storage));
     stats.float_bytes += static_cast<std::uint64_t>(param.count() * dtype_bytes(source_type));
   }
@@ -395,7 +395,7 @@ struct StatePart {
 };
 
 bool is_int8(const PackedTensor& tensor) {
-  return is_quantised(tensor.storage);
+  return is_quantized(tensor.storage);
 }
 
 constexpr StatePart kStateParts[] = {

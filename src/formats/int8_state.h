@@ -53,7 +53,7 @@ struct Int8Stats {
   std::uint64_t payload_bytes = 0, float_bytes = 0;
   double ratio() const { return static_cast<double>(float_bytes) / static_cast<double>(payload_bytes); }
 };
-std::vector<PackedTensor> quantise_int8_state(const ParamTable& table, std::span<const float> weights,
+std::vector<PackedTensor> quantize_int8_state(const ParamTable& table, std::span<const float> weights,
                                               std::span<const std::string> keep_f32, Int8Stats& stats);
 
 }  // namespace thimble

@@ -108,8 +108,8 @@ ModelFile read_back(const std::string& bytes, const ModelFile& source,
 
 }  // namespace
 
-std::int64_t PackReport::quantised_tensors() const {
-  return std::ranges::count_if(tensors, is_quantised, &Tensor::storage);
+std::int64_t PackReport::quantized_tensors() const {
+  return std::ranges::count_if(tensors, is_quantized, &Tensor::storage);
 }
 
 double PackReport::ratio() const {

@@ -54,7 +54,7 @@ struct PackReport {
   std::vector<Tensor> tensors;
   std::vector<Group> groups;
 
-  std::int64_t quantised_tensors() const;
+  std::int64_t quantized_tensors() const;
   double ratio() const;            // float_bytes / payload_bytes
   double bits_per_weight() const;  // of the file
 

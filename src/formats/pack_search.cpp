@@ -24,13 +24,13 @@ constexpr double kFilledShare = 0.985;  // a file of this share of the budget is
 constexpr std::size_t kMaxPacks = 4;    // per candidate
 
 // The rule with all steps `scale` times as large.
-QuantiseRule scaled(QuantiseRule rule, double scale) {
+QuantizeRule scaled(QuantizeRule rule, double scale) {
   rule.deviations =
       static_cast<float>(std::max(std::round(rule.deviations * scale * 100) / 100, double{kNarrowestClip}));
   return rule;
 }
 
-using Rules = std::array<QuantiseRule, kPackRoles>;  // by role
+using Rules = std::array<QuantizeRule, kPackRoles>;  // by role
 
 // Indices of the rules of a combination, by role.
 struct Combination {
@@ -76,8 +76,8 @@ class Search {
     request_.options = {.rule = space.rules.front(), .keep = request.options.keep, .golf = false};
     request_.as_packed = request_.fit = false;
     for (const Param& param : table_.all())
-      if (is_quantised(storage_of(param, request_.options)))
-        quantised_weights_ += static_cast<double>(param.count());
+      if (is_quantized(storage_of(param, request_.options)))
+        quantized_weights_ += static_cast<double>(param.count());
   }
 
   SearchResult run() {
@@ -90,7 +90,7 @@ class Search {
   }
 
  private:
-  std::span<const QuantiseRule> rules_of(std::size_t role) const {
+  std::span<const QuantizeRule> rules_of(std::size_t role) const {
     return role == static_cast<std::size_t>(PackRole::embedding) ? space_.embedding : space_.rules;
   }
 
@@ -104,7 +104,7 @@ class Search {
     return options;
   }
 
-  PackEstimate estimate_with(const QuantiseRule& rule) const {
+  PackEstimate estimate_with(const QuantizeRule& rule) const {
     return estimator_.estimate(options_with({rule, rule, rule}, {}), interrupt_);
   }
 
@@ -131,10 +131,10 @@ class Search {
 
   // Fills `estimates_`: the contribution of each role under each of its rules.
   void estimate() {
-    std::vector<std::pair<QuantiseRule, PackEstimate>> known;  // both lists share most rules
+    std::vector<std::pair<QuantizeRule, PackEstimate>> known;  // both lists share most rules
     for (std::size_t role = 0; role < kPackRoles; ++role)
-      for (const QuantiseRule& rule : rules_of(role)) {
-        auto found = std::ranges::find(known, rule, &std::pair<QuantiseRule, PackEstimate>::first);
+      for (const QuantizeRule& rule : rules_of(role)) {
+        auto found = std::ranges::find(known, rule, &std::pair<QuantizeRule, PackEstimate>::first);
         if (found == known.end()) {
           found = known.insert(known.end(), {rule, estimate_with(rule)});
           step();
@@ -156,7 +156,7 @@ class Search {
           estimates_[role], {}, [](const RoleEstimate& e) { return std::abs(e.error() - kProbedError); });
       step();
       if (coarse->error() == 0) continue;  // the model has no matrix of this role
-      const QuantiseRule& rule = rules_of(role)[static_cast<std::size_t>(coarse - estimates_[role].begin())];
+      const QuantizeRule& rule = rules_of(role)[static_cast<std::size_t>(coarse - estimates_[role].begin())];
       const double increase = score_(with_role_rounded(static_cast<PackRole>(role), rule)) - before;
       // A role that seems to lose nothing still counts a little, so that finer steps are preferred.
       slopes[role] = std::max(increase, 1e-4 * std::abs(before)) / (coarse->error() * coarse->error());
@@ -165,12 +165,12 @@ class Search {
     return slopes;
   }
 
-  ModelFile with_role_rounded(PackRole role, const QuantiseRule& rule) const {
+  ModelFile with_role_rounded(PackRole role, const QuantizeRule& rule) const {
     ModelFile model = source_;
     const PackOptions options = options_with({rule, rule, rule}, {});
     for (const Param& param : table_.all()) {
       const Storage storage = storage_of(param, options);
-      if (role_of(param, options) != role || !is_quantised(storage)) continue;
+      if (role_of(param, options) != role || !is_quantized(storage)) continue;
       const std::span<float> values = param.in(std::span(model.weights));
       unpack_tensor(param, pack_tensor(param, values, storage, rule, DType::f32), values);
     }
@@ -243,7 +243,7 @@ class Search {
     std::optional<PackResult> fitted;
     std::size_t fitted_at = 0;
     Rules rules = rules_at(*combination, 1);
-    Saved saved{.per_octave = quantised_weights_ / 8};
+    Saved saved{.per_octave = quantized_weights_ / 8};
     for (double scale = 1; tries_.size() - first < kMaxPacks;) {
       PackRequest request = request_;
       request.options = options_with(rules, variant);
@@ -282,7 +282,7 @@ class Search {
   Rules rules_at(const Combination& combination, double scale) const {
     Rules rules;
     for (std::size_t role = 0; role < kPackRoles; ++role) {
-      const QuantiseRule& rule = rules_of(role)[combination.rules[role]];
+      const QuantizeRule& rule = rules_of(role)[combination.rules[role]];
       rules[role] = rules_of(role).size() > 1 ? scaled(rule, scale) : rule;  // a single rule is fixed
     }
     return rules;
@@ -311,7 +311,7 @@ class Search {
   PackEstimator estimator_;
   ProgressBar bar_;
   std::array<std::vector<RoleEstimate>, kPackRoles> estimates_;  // by role, then by rule
-  double rest_bytes_ = 0, base_score_ = 0, quantised_weights_ = 0;
+  double rest_bytes_ = 0, base_score_ = 0, quantized_weights_ = 0;
   std::vector<Combination> combinations_;
   std::array<double, 2> correction_ = {1, 1};  // actual over predicted size, without and with GPTQ
   std::vector<SearchTry> tries_;
@@ -323,8 +323,8 @@ class Search {
 
 }  // namespace
 
-std::vector<QuantiseRule> searched_rules(std::optional<int> bits) {
-  std::vector<QuantiseRule> rules;
+std::vector<QuantizeRule> searched_rules(std::optional<int> bits) {
+  std::vector<QuantizeRule> rules;
   for (const BitWidth& width : kBitWidths) {
     if (bits && width.bits != *bits) continue;
     for (const double step : kSteps) {

@@ -32,11 +32,11 @@
 namespace thimble {
 
 // Clips from fine to coarse for every row of kBitWidths; with `bits`, only for that many.
-std::vector<QuantiseRule> searched_rules(std::optional<int> bits = std::nullopt);
+std::vector<QuantizeRule> searched_rules(std::optional<int> bits = std::nullopt);
 
 struct SearchSpace {
-  std::vector<QuantiseRule> rules = searched_rules();      // of matrices
-  std::vector<QuantiseRule> embedding = searched_rules();  // of the embedding and head
+  std::vector<QuantizeRule> rules = searched_rules();      // of matrices
+  std::vector<QuantizeRule> embedding = searched_rules();  // of the embedding and head
   std::vector<double> prunes = {0, 0.03};
   std::vector<Codec> codecs = {Codec::range, Codec::zstd};  // the one with the smallest file is used
   const GptqFactors* gptq = nullptr;                        // nullptr: rounds to nearest only

@@ -73,7 +73,8 @@ class SafetensorsFile {
  public:
   using Metadata = std::vector<std::pair<std::string, std::string>>;  // in the file's order
 
-  // With `wanted`, only the tensors for which it returns true are read; the others must not be used.
+  // With `wanted`, only the tensors for which it returns true are read; the others must not be
+  // used.
   using TensorFilter = bool (*)(std::string_view tensor);
   static SafetensorsFile open(const std::filesystem::path& path, TensorFilter wanted = nullptr);
   // Parses a file in memory. The bytes are not copied: they must outlive the SafetensorsFile.

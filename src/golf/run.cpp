@@ -269,7 +269,7 @@ class Finish {
     Int8Stats stats;
     const bool torch = golf_.script == GolfScript::torch;
     const std::vector<PackedTensor> tensors =
-        quantise_int8_state(table_, model_.weights, golf_.keep_f32, stats);
+        quantize_int8_state(table_, model_.weights, golf_.keep_f32, stats);
     const std::string state = int8_state(table_, tensors, torch ? PickledBy::torch : PickledBy::numpy);
     const std::string bytes = int8_ptz(state);
     write_file(parts_.ops, golf_.int8_model(), bytes, existing());

@@ -59,8 +59,8 @@ class RateLimit {
   std::unordered_map<std::string, Bucket> buckets_;
 };
 
-// An amount of memory that all requests share. A request takes a share of the size of its worst case
-// before it allocates, so the sum is bounded whatever clients send. Thread-safe.
+// An amount of memory that all requests share. A request takes a share of the size of its worst
+// case before it allocates, so the sum is bounded whatever clients send. Thread-safe.
 class MemoryBudget {
  public:
   // When a share of at least `trim_bytes` ends, freed memory is returned to the system.

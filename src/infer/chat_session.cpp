@@ -32,14 +32,14 @@ class TidyStart {
 
 ChatSession::ChatSession(Batcher& batcher, const ChatLayout& layout, ChatOptions options)
     : batcher_(batcher), layout_(layout), options_(std::move(options)), system_(options_.system) {
-  change(options_.asked);
+  change(options_.request);
 }
 
-void ChatSession::change(Request asked) {
-  Request checked = asked;
+void ChatSession::change(Request request) {
+  Request checked = request;
   checked.prompt = {layout_.end_id()};  // any valid prompt, to check the other fields
   check_request(checked, batcher_.model().config(), batcher_.tokenizer());
-  options_.asked = std::move(asked);
+  options_.request = std::move(request);
 }
 
 Conversation ChatSession::with_system(Conversation turns) const {
@@ -50,7 +50,7 @@ Conversation ChatSession::with_system(Conversation turns) const {
 Reply ChatSession::ask(std::string question, const Show& show, const Interrupt* interrupt) {
   Conversation turns = history_;
   turns.push_back({ChatRole::user, question});
-  ChatRequest chat = chat_request(layout_, with_system(turns), context(), options_.asked);
+  ChatRequest chat = chat_request(layout_, with_system(turns), context(), options_.request);
   chat.request.samples = 1;
   chat.request.sampling.seed += answers_;
   Reply reply{

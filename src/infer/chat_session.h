@@ -1,6 +1,6 @@
 // An interactive conversation with its history.
 //
-//   ChatSession session(batcher, layout, {.asked = {.sampling = {.seed = 7}}});
+//   ChatSession session(batcher, layout, {.request = {.sampling = {.seed = 7}}});
 //   const Reply reply = session.ask("How many eggs?", show, &interrupt);
 //
 // The history contains complete exchanges only. If an answer is empty (no text, only blanks, or
@@ -22,8 +22,8 @@
 namespace thimble {
 
 struct ChatOptions {
-  Request asked = {};  // see chat_request(); sampling.seed is used for the first answer
-  bool tidy = false;   // drop blanks and punctuation at the beginning of answers
+  Request request = {};  // see chat_request(); sampling.seed is used for the first answer
+  bool tidy = false;     // drop blanks and punctuation at the beginning of answers
   std::string system = {};
 };
 
@@ -50,7 +50,7 @@ class ChatSession {
   Reply retry(const Show& show = {}, const Interrupt* interrupt = nullptr);
 
   // Changes sampling, stops and lengths of later answers. Throws what check_request throws.
-  void change(Request asked);
+  void change(Request request);
   void clear();                                             // keeps the system prompt
   void set_system(std::string text);                        // empty: no system prompt
   void replace(Conversation history);                       // must end with an answer, or be empty

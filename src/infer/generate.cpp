@@ -34,7 +34,7 @@ std::vector<Sample> generate(Batcher& batcher, Request request, const std::funct
   const RequestId id = batcher.submit(std::move(request));
   try {
     while (batcher.busy()) {
-      const bool interrupted = interrupt && interrupt->asked();
+      const bool interrupted = interrupt && interrupt->requested();
       for (const Event& event : interrupted ? batcher.cancel(id) : batcher.step()) {
         if (show) show(event);
         if (event.error) throw *event.error;

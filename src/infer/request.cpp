@@ -71,7 +71,7 @@ void check_stop_strings(const Request& request, const Tokenizer* tokenizer) {
 
 void check_request(const Request& request, const ModelConfig& config, const Tokenizer* tokenizer) {
   const auto size = static_cast<std::int64_t>(request.prompt.size());
-  check(size > 0, Field{"prompt", Hint{"give a prompt"}}, "prompt must not be empty");
+  check(size > 0, Field{"prompt", Hint{"pass a prompt that is not empty"}}, "prompt must not be empty");
   check(size <= config.context || (request.slides && !request.score_prompt), Hint{"shorten the prompt"},
         "the prompt has {} tokens, but the model's context is {}", size, config.context);
   for (const TokenId id : request.prompt)
@@ -100,7 +100,7 @@ Request text_request(const Tokenizer& tokenizer, std::string_view prompt) {
   const auto bos = tokenizer.special().bos;
   if (bos && (prompt.empty() || tokenizer.adds_bos())) request.prompt.push_back(*bos);
   tokenizer.encode(prompt, request.prompt);
-  check(!request.prompt.empty(), Hint{"give a prompt"},
+  check(!request.prompt.empty(), Hint{"pass a prompt that is not empty"},
         "the tokenizer has no bos token and the prompt is empty");
   request.stop_ids = end_ids(tokenizer);
   request.starts_text = prompt.empty();

@@ -99,7 +99,7 @@ void BoundProgram::stage(const Rows& rows, std::uint64_t dropout_seed, std::byte
 void BoundProgram::set_inputs(const Rows& rows, std::uint64_t dropout_seed) {
   for (Input& input : inputs_) bind(input, rows_given(input, rows));
   if (staging_.bytes() == 0) return stage(rows, dropout_seed, block_.at(0));
-  context_.runtime()->synchronise();  // the previous copy may still be reading the staging buffer
+  context_.runtime()->synchronize();  // the previous copy may still be reading the staging buffer
   stage(rows, dropout_seed, staging_.data());
   context_.runtime()->upload(block_.at(0), staging_.data(), block_.bytes());
 }
@@ -127,7 +127,7 @@ std::vector<float> BoundProgram::fetch(Value kept) const {
   const Tensor tensor = program_.tensor(kept);
   std::vector<float> values(static_cast<std::size_t>(tensor.count()));
   context_.runtime()->download(values.data(), tensor.data, tensor.shape().bytes());
-  context_.runtime()->synchronise();
+  context_.runtime()->synchronize();
   return values;
 }
 
@@ -140,7 +140,7 @@ Tensor RecordedDecode::step(const Rows& rows) {
     if (!graph_) graph_ = capture(*runtime, [&] { queue(); });
     graph_->launch();
   }
-  runtime->synchronise();
+  runtime->synchronize();
   ++steps_;  // not earlier: a failed first step leaves products without plans
   Tensor logits = program_.program().tensor(program_.graph().logits);
   logits.data = logits_.data();

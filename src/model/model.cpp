@@ -99,7 +99,7 @@ Model::Model(const ModelConfig& config, const Context& context, DType dtype,
     stored_block_ =
         Arena(context.runtime(), stored_->bytes(), "the weights", "use a smaller model or --device cpu");
     context.runtime()->upload(stored_block_.at(0), stored_->block(), stored_->bytes());
-    context.runtime()->synchronise();
+    context.runtime()->synchronize();
   }
   fill_turns_table();
 }

@@ -411,7 +411,7 @@ void make_orthonormal(std::vector<double>& vectors, std::size_t count, std::size
 }
 
 // Turns a tensor of standard normal values into an orthogonal one times the gain.
-void orthogonalise(const Param& param, std::span<float> values) {
+void orthogonalize(const Param& param, std::span<float> values) {
   const auto rows = static_cast<std::size_t>(param.rows), cols = static_cast<std::size_t>(param.cols);
   const bool wide = rows <= cols;
   const std::size_t count = std::min(rows, cols), size = std::max(rows, cols);
@@ -450,7 +450,7 @@ void fill(const Param& param, std::uint64_t seed, std::span<float> values) {
 
 }  // namespace
 
-void initialise(const ParamTable& table, std::uint64_t seed, std::span<float> block) {
+void initialize(const ParamTable& table, std::uint64_t seed, std::span<float> block) {
   check(std::cmp_equal(block.size(), table.block_size()), "the block has {} elements, the parameters need {}",
         block.size(), table.block_size());
   std::fill(block.begin(), block.end(), 0.0f);
@@ -464,7 +464,7 @@ void initialise(const ParamTable& table, std::uint64_t seed, std::span<float> bl
   parallel_for(static_cast<std::int64_t>(orthogonal.size()), 1, [&](std::int64_t begin, std::int64_t end) {
     for (std::int64_t i = begin; i < end; ++i) {
       const Param& param = *orthogonal[static_cast<std::size_t>(i)];
-      orthogonalise(param, param.in(block));
+      orthogonalize(param, param.in(block));
     }
   });
 }

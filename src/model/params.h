@@ -185,7 +185,7 @@ bool uses_transformers_names(const ModelConfig& config);
 
 // Fills the block (block_size() elements) with initial values; gaps become 0. A tensor's values
 // depend only on its name, shape, init and the seed, not on other tensors or the number of threads.
-void initialise(const ParamTable& table, std::uint64_t seed, std::span<float> block);
+void initialize(const ParamTable& table, std::uint64_t seed, std::span<float> block);
 
 // The definition of a role: its names, optimizer group and flags.
 struct RoleRow {

@@ -6,7 +6,7 @@
 
 #include "base/error.h"
 #include "ops/definition.h"
-#include "ops/quantise.h"
+#include "ops/quantize.h"
 
 namespace thimble {
 
@@ -119,7 +119,7 @@ struct FakeQuantFormula {
     std::vector<std::int8_t> q(row.size());
     for (std::int64_t o = 0; o < op.w.rows; ++o) {
       for (std::size_t i = 0; i < row.size(); ++i) row[i] = static_cast<float>(real_part(op.w.row<T>(o)[i]));
-      const float scale = quantise_row(row, op.at.bits, q);
+      const float scale = quantize_row(row, op.at.bits, q);
       for (std::size_t i = 0; i < row.size(); ++i) {
         const float value = rounded_to(op.at.to, scale * static_cast<float>(q[i]));
         if (op.y.dtype == DType::bf16)

@@ -39,7 +39,7 @@ struct Cast {
         to(c.attributes.as<CastAttributes>().to) {}
 };
 
-// fake_quant: y = the value w would have after packing (ops/quantise.h)
+// fake_quant: y = the value w would have after packing (ops/quantize.h)
 //
 //   w  [O, I] f32, one scale per row   y  [O, I] in `to`: f32, bf16 or f16, rounded as cast does
 //

@@ -50,7 +50,7 @@ void DeviceStep::add_rule(const Optimizer::ActiveRule& active) {
   if (bytes > 0) {  // otherwise other ranks own all of the rule's parameters
     rule.items = Arena(context_.runtime(), bytes, "the optimizer", kLessModel);
     runtime_.upload(rule.items.at(0), rule.share.items.data(), bytes);
-    runtime_.synchronise();
+    runtime_.synchronize();
   }
   rule.call = {.state = nullptr,
                .items = rule.items.at(0),
@@ -63,7 +63,7 @@ void DeviceStep::add_rule(const Optimizer::ActiveRule& active) {
 // Waits, so that no memory is freed while the device uses it.
 DeviceStep::~DeviceStep() {
   try {
-    runtime_.synchronise();
+    runtime_.synchronize();
   } catch (const Error&) {
     // The error has already been reported.
   }
@@ -238,13 +238,13 @@ void DeviceStep::gather_states() {
 void DeviceStep::fetch_loss_scale() {
   if (!scaled()) return;
   runtime_.download(&optimizer_.loss_scale(), device_scale(), sizeof(LossScale));
-  runtime_.synchronise();
+  runtime_.synchronize();
 }
 
 void DeviceStep::send_loss_scale() {
   if (!scaled()) return;
   runtime_.upload(device_scale(), &optimizer_.loss_scale(), sizeof(LossScale));
-  runtime_.synchronise();
+  runtime_.synchronize();
 }
 
 }  // namespace thimble

@@ -77,7 +77,7 @@ class Muon final : public UpdateRule {
   template <class Body>
   void for_pieces(const Batch& batch, std::size_t begin, std::size_t end, Body body);
   void add_momentum(const Batch& batch, float momentum, float grad_scale, const RuleMemory& memory);
-  void normalise_rows(const Batch& batch);
+  void normalize_rows(const Batch& batch);
   void make_orthogonal(const Context& context, const Batch& batch, Communicator* ranks);
   void apply(const Batch& batch, std::size_t begin, std::size_t end, const MuonSettings& settings,
              const RuleMemory& memory);
@@ -137,7 +137,7 @@ void Muon::update(const Context& context, const RuleStep& step, const RuleMemory
   for (const Batch& batch : batches_) {
     const std::size_t count = batch.params.size();
     add_momentum(batch, settings.momentum, step.grad_scale, memory);
-    if (config_.muon_row_norm) normalise_rows(batch);
+    if (config_.muon_row_norm) normalize_rows(batch);
     make_orthogonal(context, batch, ranks);
     if (!sizes) {
       apply(batch, 0, count, settings, memory);
@@ -191,7 +191,7 @@ void Muon::add_momentum(const Batch& batch, float momentum, float grad_scale, co
              });
 }
 
-void Muon::normalise_rows(const Batch& batch) {
+void Muon::normalize_rows(const Batch& batch) {
   const std::int64_t rows = static_cast<std::int64_t>(batch.params.size()) * batch.rows;
   parallel_for(
       rows, std::max<std::int64_t>(1, kPerTask / batch.cols), [&](std::int64_t from, std::int64_t to) {

@@ -2,8 +2,8 @@
 // parameter is updated.
 //
 // optim/update_rule.cpp lists the rules of the product; a parameter belongs to the first one that
-// trains it. The optimizer, checkpoints, DeviceStep and the memory estimate use only definitions and
-// know no rule by name. docs/design.md shows how to add one.
+// trains it. The optimizer, checkpoints, DeviceStep and the memory estimate use only definitions
+// and know no rule by name. docs/design.md shows how to add one.
 //
 // On a device, a rule consists of items, uploaded once (the parts of parameters that this rank
 // updates), settings, uploaded before each step (rates), and the kernels of the same name

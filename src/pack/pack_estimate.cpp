@@ -130,7 +130,7 @@ constexpr std::size_t kSolvedOneIn = 16;
 
 void solve_sampled_rows(const Param& param, std::span<const float> weights, const PackOptions& options,
                         PackedTensor& tensor) {
-  const bool rows = is_quantised(tensor.storage) && tensor.storage != Storage::int8_whole;
+  const bool rows = is_quantized(tensor.storage) && tensor.storage != Storage::int8_whole;
   const GptqFactor* factor = rows ? options.gptq->of(param) : nullptr;
   if (!factor) return;
   const auto width = static_cast<std::size_t>(param.cols), count = static_cast<std::size_t>(param.rows);
@@ -174,7 +174,7 @@ PackEstimate estimate_packing(const ParamTable& table, std::span<const float> we
   std::vector<double> errors(params.size()), squares(params.size());
   parallel_tasks(static_cast<std::int64_t>(params.size()), [&](std::int64_t task) {
     const auto i = static_cast<std::size_t>(task);
-    if (!is_quantised(packed.tensors[i].storage)) return;
+    if (!is_quantized(packed.tensors[i].storage)) return;
     const auto before = params[i].in(weights);
     std::vector<float> after(before.size());
     unpack_tensor(params[i], packed.tensors[i], after);
@@ -204,7 +204,7 @@ PackEstimate estimate_packing(const ParamTable& table, std::span<const float> we
   const std::vector<double> bytes = predicted_groups(table, packed.tensors, range_ratio);
   for (std::size_t g = 0; g < groups.size(); ++g) {
     const std::size_t first = groups[g].tensors.front();
-    if (is_quantised(packed.tensors[first].storage)) role_estimate(params[first]).bytes += bytes[g];
+    if (is_quantized(packed.tensors[first].storage)) role_estimate(params[first]).bytes += bytes[g];
   }
   estimate.bytes = sum_of(bytes);
   return estimate;

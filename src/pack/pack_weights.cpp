@@ -21,7 +21,7 @@ namespace {
 
 constexpr std::int64_t kKeptAtEightBits = 65536, kKeptBelow = 8192;  // elements
 
-bool is_small(const Param& param, const QuantiseRule& rule) {
+bool is_small(const Param& param, const QuantizeRule& rule) {
   return param.count() <= (rule.bits == 8 ? kKeptAtEightBits : kKeptBelow);
 }
 
@@ -34,14 +34,14 @@ bool is_matrix(const Param& param) {
   return param.dims.size() == 2;
 }
 
-const std::optional<QuantiseRule>& own_rule(const Param& param, const PackOptions& options) {
-  static const std::optional<QuantiseRule> kNone;
+const std::optional<QuantizeRule>& own_rule(const Param& param, const PackOptions& options) {
+  static const std::optional<QuantizeRule> kNone;
   const PackRole role = role_of(param, options);
   return role == PackRole::embedding ? options.embedding : role == PackRole::mlp ? options.mlp : kNone;
 }
 
-const QuantiseRule& rule_of(const Param& param, const PackOptions& options) {
-  const std::optional<QuantiseRule>& own = own_rule(param, options);
+const QuantizeRule& rule_of(const Param& param, const PackOptions& options) {
+  const std::optional<QuantizeRule>& own = own_rule(param, options);
   return own ? *own : options.rule;
 }
 
@@ -70,7 +70,7 @@ std::vector<std::uint8_t> zeros_in(std::span<const float> values) {
 // Replaces the codes of a tensor that was rounded to nearest by those of GPTQ; keeps its scales.
 void round_with_gptq(const Param& param, std::span<const float> values, std::span<const std::uint8_t> pruned,
                      const PackOptions& options, PackedTensor& tensor) {
-  const bool rows = is_quantised(tensor.storage) && tensor.storage != Storage::int8_whole;
+  const bool rows = is_quantized(tensor.storage) && tensor.storage != Storage::int8_whole;
   const GptqFactor* factor = rows ? options.gptq->of(param) : nullptr;
   if (!factor) return;
   const int highest = (1 << (bits_of(tensor.storage) - 1)) - 1;
@@ -104,9 +104,9 @@ PackRole role_of(const Param& param, const PackOptions& options) {
 
 namespace {
 
-QuantiseRule clipped_rule(int bits, double clip) {
-  return clip > 0 ? QuantiseRule{bits, Clip::deviation, static_cast<float>(clip)}
-                  : QuantiseRule{.bits = bits};
+QuantizeRule clipped_rule(int bits, double clip) {
+  return clip > 0 ? QuantizeRule{bits, Clip::deviation, static_cast<float>(clip)}
+                  : QuantizeRule{.bits = bits};
 }
 
 template <class T>
@@ -153,7 +153,7 @@ PackOptions pack_options(const PackConfig& preset, bool golf, std::int64_t qat_b
   return options;
 }
 
-std::string rule_name(const QuantiseRule& rule) {
+std::string rule_name(const QuantizeRule& rule) {
   switch (rule.clip) {
     case Clip::search:
       return fmt::format("int{}_clip_search", rule.bits);
@@ -201,7 +201,7 @@ PackedWeights pack_weights(const ParamTable& table, std::span<const float> weigh
     const auto own = param.in(weights);
     std::vector<float> values(own.begin(), own.end());
     const Storage storage = storage_of(param, options);
-    const bool is_large = is_quantised(storage) || !is_small(param, options.rule);
+    const bool is_large = is_quantized(storage) || !is_small(param, options.rule);
     const bool prunes = options.prune > 0 && is_matrix(param) && is_large;
     const std::int64_t zeroed = prunes ? prune_smallest(values, options.prune) : 0;
     kept[i] = zeroed == 0 && !before.empty() && before[i].storage == storage;
@@ -225,19 +225,19 @@ PackedWeights prune_packed(const ParamTable& table, std::vector<PackedTensor> te
   const auto params = table.all();
   PackedWeights out{.tensors = std::move(tensors), .pruned = 0};
   if (fraction == 0) return out;
-  QuantiseRule rule{.bits = 8};  // default bits: those of tensors without a separate rule
+  QuantizeRule rule{.bits = 8};  // default bits: those of tensors without a separate rule
   for (std::size_t i = 0; i < params.size(); ++i)
     if (params[i].role != Role::token_embedding && params[i].role != Role::head)
       rule.bits = std::min(rule.bits, bits_of(out.tensors[i].storage));
   for (std::size_t i = 0; i < params.size(); ++i) {
     PackedTensor& tensor = out.tensors[i];
-    if (!is_matrix(params[i]) || (!is_quantised(tensor.storage) && is_small(params[i], rule))) continue;
+    if (!is_matrix(params[i]) || (!is_quantized(tensor.storage) && is_small(params[i], rule))) continue;
     std::vector<float> values(index_of(params[i].count()));
     unpack_tensor(params[i], tensor, values);
     out.pruned += prune_smallest(values, fraction);
     for (std::size_t j = 0; j < values.size(); ++j) {
       if (values[j] != 0) continue;
-      if (is_quantised(tensor.storage))
+      if (is_quantized(tensor.storage))
         tensor.q[j] = 0;
       else
         tensor.floats[j] = 0;

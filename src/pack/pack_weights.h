@@ -56,9 +56,9 @@ enum class PackRole : std::uint8_t { attention, mlp, embedding };  // attention:
 inline constexpr int kPackRoles = 3;
 
 struct PackOptions {
-  QuantiseRule rule;
-  std::optional<QuantiseRule> embedding = {};  // for the token embedding and an untied head
-  std::optional<QuantiseRule> mlp = {};        // for the matrices of the MLPs
+  QuantizeRule rule;
+  std::optional<QuantizeRule> embedding = {};  // for the token embedding and an untied head
+  std::optional<QuantizeRule> mlp = {};        // for the matrices of the MLPs
   const GptqFactors* gptq = nullptr;           // must outlive the options; nullptr: round to nearest
   double prune = 0;  // fraction of smallest weights to zero, in every matrix that is not small
   std::vector<std::string> keep = {};  // tensors whose name contains one of these stay F16
@@ -78,7 +78,7 @@ PackRole role_of(const Param& param, const PackOptions& options);
 PackOptions pack_options(const PackConfig& preset, bool golf, std::int64_t qat_bits = 0);
 
 // "int8_clean_per_row_v1", "int6_per_row", "int6_clip_search", "int6_clip_12.85_deviations"
-std::string rule_name(const QuantiseRule& rule);
+std::string rule_name(const QuantizeRule& rule);
 
 // The name of all options that affect rounding, for example
 // "int6_clip_12.85_deviations, embedding int8_clip_20_deviations, gptq".

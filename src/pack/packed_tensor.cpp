@@ -35,12 +35,12 @@ bool fits_half(std::span<const float> values) {
   return std::ranges::all_of(values, [](float value) { return std::abs(value) <= kLargestHalf; });
 }
 
-void quantise_rows(const Param& param, std::span<const float> values, QuantiseRule rule, PackedTensor& out) {
+void quantize_rows(const Param& param, std::span<const float> values, QuantizeRule rule, PackedTensor& out) {
   const std::size_t width = index_of(param.cols);
   for (std::int64_t row = 0; row < param.rows; ++row) {
     const std::size_t begin = index_of(row) * width;
     const float scale =
-        quantise_row(values.subspan(begin, width), rule, std::span(out.q).subspan(begin, width));
+        quantize_row(values.subspan(begin, width), rule, std::span(out.q).subspan(begin, width));
     check(std::isfinite(scale), Hint{"store the tensor as floats with --keep"},
           "row {} of {} is too large to be quantized: its scale does not fit f16", row, param.name);
     out.scales.push_back(scale);
@@ -55,7 +55,7 @@ std::string_view name_of(Storage storage) {
 }
 
 std::int64_t scale_count(const Param& param, Storage storage) {
-  if (!is_quantised(storage)) return 0;
+  if (!is_quantized(storage)) return 0;
   return storage == Storage::int8_whole ? 1 : param.rows;
 }
 
@@ -70,13 +70,13 @@ std::int64_t payload_bytes(const Param& param, Storage storage) {
 }
 
 PackedTensor pack_tensor(const Param& param, std::span<const float> values, Storage storage,
-                         const QuantiseRule& rule, DType restored) {
+                         const QuantizeRule& rule, DType restored) {
   check(std::cmp_equal(values.size(), param.count()), "[pack] found {} values for {}, expected {}",
         values.size(), param.name, param.count());
   check_finite(param, values);
   if (storage == Storage::f16 && !fits_half(values)) storage = Storage::f32;
   PackedTensor out{.storage = storage, .restored = restored, .floats = {}, .q = {}, .scales = {}};
-  if (!is_quantised(storage)) {
+  if (!is_quantized(storage)) {
     out.floats.resize(values.size());
     const DType stored_type = storage == Storage::f16 ? DType::f16 : DType::f32;
     std::ranges::transform(values, out.floats.begin(),
@@ -85,14 +85,14 @@ PackedTensor pack_tensor(const Param& param, std::span<const float> values, Stor
   }
   out.q.resize(values.size());
   if (storage == Storage::int8_whole)
-    out.scales.push_back(quantise_tensor(values, out.q));
+    out.scales.push_back(quantize_tensor(values, out.q));
   else
-    quantise_rows(param, values, {bits_of(storage), rule.clip, rule.deviations}, out);
+    quantize_rows(param, values, {bits_of(storage), rule.clip, rule.deviations}, out);
   return out;
 }
 
 void unpack_tensor(const Param& param, const PackedTensor& tensor, std::span<float> values) {
-  if (!is_quantised(tensor.storage)) {
+  if (!is_quantized(tensor.storage)) {
     std::ranges::transform(tensor.floats, values.begin(),
                            [&](float value) { return rounded_to(value, tensor.restored); });
     return;
@@ -121,7 +121,7 @@ PackingError packing_error(std::span<const float> before, std::span<const float>
 WeightFormat stored_format(const PackedTensor& tensor) {
   if (tensor.restored == DType::bf16) return WeightFormat::bf16;
   if (tensor.restored == DType::f16 || tensor.storage == Storage::f16) return WeightFormat::f16;
-  const bool scaled_rows = is_quantised(tensor.storage) && tensor.storage != Storage::int8_whole;
+  const bool scaled_rows = is_quantized(tensor.storage) && tensor.storage != Storage::int8_whole;
   return scaled_rows ? WeightFormat::int8_rows : WeightFormat::f32;
 }
 
@@ -162,7 +162,7 @@ struct Section {
 };
 
 constexpr std::array<Section, 4> kSections = {{
-    {2, &PackedTensor::scales, [](Storage s) { return is_quantised(s) && s != Storage::int8_whole; },
+    {2, &PackedTensor::scales, [](Storage s) { return is_quantized(s) && s != Storage::int8_whole; },
      scale_count},
     {4, &PackedTensor::scales, [](Storage s) { return s == Storage::int8_whole; }, scale_count},
     {2, &PackedTensor::floats, [](Storage s) { return s == Storage::f16; }, element_count},
@@ -236,7 +236,7 @@ std::vector<std::uint64_t> plane_sizes(const ParamTable& table, const TensorGrou
                                        std::span<const PackedTensor> tensors) {
   std::vector<std::uint64_t> sizes(1);
   for (const std::size_t i : group.tensors)
-    if (is_quantised(tensors[i].storage)) sizes[0] += static_cast<std::uint64_t>(table.all()[i].count());
+    if (is_quantized(tensors[i].storage)) sizes[0] += static_cast<std::uint64_t>(table.all()[i].count());
   for (const Section& section : kSections) {
     std::int64_t count = 0;
     for (const std::size_t i : group.tensors)
@@ -251,7 +251,7 @@ void read_group(const ParamTable& table, const TensorGroup& group, std::span<con
   check(bytes.size() == group_size(table, group, tensors), "[pack] found {} bytes for group {}, expected {}",
         bytes.size(), group.name, group_size(table, group, tensors));
   for (const std::size_t i : group.tensors) {
-    if (!is_quantised(tensors[i].storage)) continue;
+    if (!is_quantized(tensors[i].storage)) continue;
     tensors[i].q.resize(index_of(table.all()[i].count()));
     std::ranges::transform(bytes.first(tensors[i].q.size()), tensors[i].q.begin(),
                            [](std::byte byte) { return static_cast<std::int8_t>(byte); });

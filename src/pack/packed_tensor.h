@@ -1,7 +1,7 @@
 // One tensor as stored in an artifact: quantized, or kept as floats.
 //
 //   F32, F16              the values
-//   I8, I6, I5            one integer per element and one f16 scale per row (ops/quantise.h):
+//   I8, I6, I5            one integer per element and one f16 scale per row (ops/quantize.h):
 //                         value = q * scale
 //   I8 with single scale  one integer per element and one f32 scale for the tensor
 //
@@ -18,7 +18,7 @@
 
 #include "model/params.h"
 #include "model/stored_weights.h"
-#include "ops/quantise.h"
+#include "ops/quantize.h"
 #include "tensor/tensor.h"
 
 namespace thimble {
@@ -27,7 +27,7 @@ enum class Storage : std::uint8_t { f32, f16, int8, int6, int5, int8_whole };
 inline constexpr int kStorages = 6;
 
 std::string_view name_of(Storage storage);  // "F32", "I6"; "I8" for both kinds of int8
-constexpr bool is_quantised(Storage storage) {
+constexpr bool is_quantized(Storage storage) {
   return storage >= Storage::int8;
 }
 
@@ -49,7 +49,7 @@ struct PackedTensor {
 // for NaN and infinity, and for a row too large for an f16 scale. F16 becomes F32 if a value does
 // not fit.
 PackedTensor pack_tensor(const Param& param, std::span<const float> values, Storage storage,
-                         const QuantiseRule& rule, DType restored);
+                         const QuantizeRule& rule, DType restored);
 
 // Writes param.count() values as they will be read back.
 void unpack_tensor(const Param& param, const PackedTensor& tensor, std::span<float> values);

@@ -35,7 +35,7 @@ std::int64_t prune_smallest(std::span<float> values, double fraction) {
 CheapestFirst::CheapestFirst(std::span<const PackedTensor> tensors) {
   for (std::size_t t = 0; t < tensors.size(); ++t) {
     const PackedTensor& tensor = tensors[t];
-    if (!is_quantised(tensor.storage) || tensor.q.empty()) continue;
+    if (!is_quantized(tensor.storage) || tensor.q.empty()) continue;
     const std::size_t width = row_width(tensor);
     for (std::size_t row = 0; row < tensor.scales.size(); ++row) {
       const auto q = std::span(tensor.q).subspan(row * width, width);

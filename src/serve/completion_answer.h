@@ -1,6 +1,6 @@
-// Writes the engine's events as the JSON of OpenAI's API, as one response or as stream chunks. Neither
-// is ever in memory as a whole: with log-probabilities it may be a hundred times larger than its
-// tokens.
+// Writes the engine's events as the JSON of OpenAI's API, as one response or as stream chunks.
+// Neither is ever in memory as a whole: with log-probabilities it may be a hundred times larger
+// than its tokens.
 #pragma once
 
 #include <cstdint>
@@ -25,8 +25,8 @@ void check_answered(const Event& event);
 // Scores of consecutive tokens, in parts: those of a prompt and those of an answer.
 using ScoreParts = std::vector<std::span<const TokenScore>>;
 
-// Writes the log-probabilities of chats: {"content": [{token, logprob, bytes, top_logprobs: [...]}],
-// "refusal": null}
+// Writes the log-probabilities of chats: {"content": [{token, logprob, bytes, top_logprobs:
+// [...]}], "refusal": null}
 void write_chat_logprobs(ReplyWriter& out, const Tokenizer& tokenizer, const ScoreParts& scores);
 
 // Writes the log-probabilities of text completions: {tokens, token_logprobs, top_logprobs,

@@ -24,9 +24,9 @@
 namespace thimble {
 
 // An event of one sample of one of a job's requests. It has tokens only if the request asks for
-// log-probabilities. Events of a sample that were not read yet are joined, so a client that does not
-// read takes no more memory than its answer. A sample that ends as cancelled was given up because
-// the engine stopped.
+// log-probabilities. Events of a sample that were not read yet are joined, so a client that does
+// not read takes no more memory than its answer. A sample that ends as cancelled was given up
+// because the engine stopped.
 struct JobEvent {
   std::size_t request = 0;  // index in the job
   Event event;
@@ -81,8 +81,8 @@ class Engine {
   Engine(Model& model, const Tokenizer* tokenizer, const EngineOptions& options);
   ~Engine();
 
-  // May be called by any thread. Throws Overloaded, or what check_request throws. Requests with more
-  // samples than slots and queue can hold are an Error about "n".
+  // May be called by any thread. Throws Overloaded, or what check_request throws. Requests with
+  // more samples than slots and queue can hold are an Error about "n".
   Job submit(std::vector<Request> requests);
 
   // Runs the decode loop until `stop` returns true, then cancels all remaining requests. `stop` is

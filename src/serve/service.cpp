@@ -281,8 +281,8 @@ void Service::dispatch(Exchange& exchange) {
   route.handler(exchange);
 }
 
-// Waits for the memory that reading the body may take. Other requests hold such memory only while they
-// parse and tokenize, so the wait is short.
+// Waits for the memory that reading the body may take. Other requests hold such memory only while
+// they parse and tokenize, so the wait is short.
 void Service::reserve_reading(Exchange& exchange) {
   const std::size_t bytes = reading_bytes(exchange.request.body);
   if (bytes > reading_.bytes())
@@ -341,8 +341,8 @@ ServedModel with_limits(ServedModel served, const ServiceOptions& options) {
   return served;
 }
 
-// Otherwise glibc raises both thresholds when a large block is freed, and each of its arenas then keeps
-// up to 64 MiB, which malloc_trim does not return.
+// Otherwise glibc raises both thresholds when a large block is freed, and each of its arenas then
+// keeps up to 64 MiB, which malloc_trim does not return.
 void return_large_blocks_at_once() {
 #ifdef __GLIBC__
   constexpr int kLarge = 1 << 20;

@@ -155,7 +155,8 @@ class Service {
 //
 //   Server server(model, served_model, options);
 //   announce(server.address());
-//   server.run([&] { return interrupt.asked(); });   // on the decode thread; returns once drained
+//   // Runs on the decode thread and returns once drained.
+//   server.run([&] { return interrupt.requested(); });
 struct ServerOptions {
   EngineOptions engine = {};
   HttpServerOptions http = {};

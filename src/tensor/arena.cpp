@@ -38,13 +38,13 @@ FloatArena::FloatArena(std::shared_ptr<DeviceRuntime> runtime, std::int64_t coun
 void FloatArena::fetch() {
   if (image_.empty()) return;
   runtime_->download(image_.data(), on_device(), arena_.bytes());
-  runtime_->synchronise();
+  runtime_->synchronize();
 }
 
 void FloatArena::send() {
   if (image_.empty()) return;
   runtime_->upload(on_device(), image_.data(), arena_.bytes());
-  runtime_->synchronise();
+  runtime_->synchronize();
 }
 
 }  // namespace thimble

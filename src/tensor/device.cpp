@@ -65,7 +65,7 @@ class CpuRuntime final : public DeviceRuntime {
   void zero(void* device, std::int64_t bytes) override {
     if (bytes > 0) std::memset(device, 0, static_cast<std::size_t>(bytes));
   }
-  void synchronise() override {}
+  void synchronize() override {}
 
   std::byte* allocate_pinned(std::int64_t bytes) override {
     std::byte* block = bytes > 0 ? allocate(bytes) : nullptr;

@@ -2,7 +2,7 @@
 // queue.
 //
 // upload, download, copy, zero and kernels are queued: the call returns immediately, and the work
-// runs after everything queued before it. synchronise() waits for the whole queue, an event for the
+// runs after everything queued before it. synchronize() waits for the whole queue, an event for the
 // work queued before it was recorded. On the CPU, work is complete when the call returns.
 //
 //   PinnedBuffer staging(runtime, bytes);      // host memory that the device copies asynchronously
@@ -77,14 +77,14 @@ class DeviceRuntime {
   virtual void download(void* host, const void* device, std::int64_t bytes) = 0;
   virtual void copy(void* to, const void* from, std::int64_t bytes) = 0;
   virtual void zero(void* device, std::int64_t bytes) = 0;
-  virtual void synchronise() = 0;
+  virtual void synchronize() = 0;
 
   virtual std::byte* allocate_pinned(std::int64_t bytes) = 0;  // throws on failure
   virtual void release_pinned(std::byte* block, std::int64_t bytes) noexcept = 0;
 
   virtual std::unique_ptr<DeviceEvent> make_event() = 0;
 
-  // Between these two calls work is recorded and not run. Allocation and synchronise() are not
+  // Between these two calls work is recorded and not run. Allocation and synchronize() are not
   // allowed.
   virtual void begin_capture() = 0;
   virtual std::unique_ptr<DeviceGraph> end_capture() = 0;

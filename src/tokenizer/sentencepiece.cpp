@@ -218,7 +218,7 @@ bool sentencepiece_adds_prefix(std::string_view model) {
   return read_normalizer_settings(model).add_dummy_prefix;
 }
 
-bool sentencepiece_normalises(std::string_view model) {
+bool sentencepiece_normalizes(std::string_view model) {
   constexpr std::uint32_t kNormalizerSpec = 3, kPrecompiledCharsmap = 2;
   bool charsmap = false;
   for_each_field(model, [&](const ProtobufField& field) {

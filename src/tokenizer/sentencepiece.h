@@ -22,7 +22,7 @@ std::unique_ptr<Tokenizer> load_sentencepiece(std::string model, std::string_vie
 std::vector<float> sentencepiece_scores(std::string_view model);
 std::vector<TokenType> sentencepiece_types(std::string_view model);
 bool sentencepiece_adds_prefix(std::string_view model);
-bool sentencepiece_normalises(std::string_view model);  // changes characters or removes spaces
+bool sentencepiece_normalizes(std::string_view model);  // changes characters or removes spaces
 
 struct SentencePieceOptions {
   TokenId vocab_size = 1024;

@@ -379,7 +379,7 @@ void RunCheckpoints::begin(TrainState& state) {
   const std::vector<float>& given = run_.request.initial_weights;
   Model& model = trained_.model;
   if (given.empty()) {
-    initialise(model.params(), static_cast<std::uint64_t>(run_.config.train.seed), model.weights());
+    initialize(model.params(), static_cast<std::uint64_t>(run_.config.train.seed), model.weights());
   } else {
     check(given.size() == model.weights().size(), "[train] found {} initial weights for {} parameters",
           given.size(), model.weights().size());
@@ -452,8 +452,8 @@ void RunCheckpoints::prepare_folder(const TrainState& state) {
   }
 }
 
-// `best` is not usable if it is damaged (it may be the same file as a damaged `last`), or if it comes
-// after the checkpoint that the user named.
+// `best` is not usable if it is damaged (it may be the same file as a damaged `last`), or if it
+// comes after the checkpoint that the user named.
 void RunCheckpoints::rewind(const TrainState& state) {
   if (resumed_ == run_.folder.last()) return;
   const bool named = !run_.request.checkpoint.empty();

@@ -96,8 +96,8 @@ struct ResumePoint {
   std::vector<std::string> damaged = {};  // why newer checkpoints of the run were skipped
 };
 
-// Opens `named`, or if it is empty the newest intact checkpoint of the run. Throws Error if there is
-// none. A named checkpoint must be the run's newest intact one unless `force`, because resuming
+// Opens `named`, or if it is empty the newest intact checkpoint of the run. Throws Error if there
+// is none. A named checkpoint must be the run's newest intact one unless `force`, because resuming
 // removes those after it.
 ResumePoint open_resume_point(const RunFolder& run, const std::filesystem::path& named, bool force);
 

@@ -127,32 +127,32 @@ bool ended_worse_than_it_began(const RunHistory& history) {
          validations.back().loss > validations.front().loss;
 }
 
-void check_optimisation(const RunFacts& facts, Signs& signs) {
+void check_optimization(const RunFacts& facts, Signs& signs) {
   const RunHistory& history = facts.history;
   const auto steps = static_cast<double>(history.steps());
-  if (!facts.divergence.empty()) signs.add(Limit::optimisation, Strength::strong, facts.divergence);
+  if (!facts.divergence.empty()) signs.add(Limit::optimization, Strength::strong, facts.divergence);
   if (ended_worse_than_it_began(history))
-    signs.add(Limit::optimisation, Strength::strong,
+    signs.add(Limit::optimization, Strength::strong,
               fmt::format("validation loss {:.4f} is worse than before the first step, {:.4f}",
                           history.validations().back().loss, history.validations().front().loss));
   const double spikes = static_cast<double>(history.spikes());
   if (spikes > std::max(1.0, kManySpikes * steps))
-    signs.add(Limit::optimisation, Strength::strong,
+    signs.add(Limit::optimization, Strength::strong,
               fmt::format("the loss spiked {} times in {} steps", history.spikes(), history.steps()));
   const std::vector<double> norms = history.grad_norms().points();
   const double early = mean(fifth(norms, 1)), late = mean(fifth(norms, 4));
   if (late > kGradientGrowth * early)
-    signs.add(Limit::optimisation, Strength::slight,
+    signs.add(Limit::optimization, Strength::slight,
               fmt::format("the gradient norm grew from {:.3g} to {:.3g}", early, late));
   const double clipped = static_cast<double>(history.clipped()) / steps;
   if (clipped > kOftenClipped)
-    signs.add(Limit::optimisation, Strength::slight,
+    signs.add(Limit::optimization, Strength::slight,
               fmt::format("the gradient was clipped in {:.0f} % of the steps", 100 * clipped));
   const std::vector<double> losses = history.losses().points();
   const double before = mean(fifth(losses, 3)), now = mean(fifth(losses, 4)), fall = before - now;
   if (fall > kFallNats && fall > kFallShare * now)
     signs.add(
-        Limit::optimisation, strong_if(fall > kSteepFallShare * now),
+        Limit::optimization, strong_if(fall > kSteepFallShare * now),
         fmt::format("the loss was still falling: by {:.4f} nats over the last fifth of the steps", fall));
 }
 
@@ -163,7 +163,7 @@ std::string advice_for(Limit limit, const RunFacts& facts) {
     case Limit::data:
       return facts.began_trained ? "more text, fewer steps, or dropout"
                                  : "more text, a smaller model, or dropout";
-    case Limit::optimisation:
+    case Limit::optimization:
       break;
   }
   if (!facts.divergence.empty() || facts.history.spikes() > 0 || ended_worse_than_it_began(facts.history))
@@ -184,9 +184,9 @@ std::vector<Sign> find_signs(const RunFacts& facts) {
   Signs signs;
   check_infrastructure(facts, signs);
   check_data(facts, signs);
-  check_optimisation(facts, signs);
+  check_optimization(facts, signs);
   if (signs.empty())
-    signs.add(Limit::optimisation, Strength::slight,
+    signs.add(Limit::optimization, Strength::slight,
               fmt::format("the loss has leveled off at {:.4f}", facts.train_loss));
   return signs.sorted();
 }
@@ -199,10 +199,10 @@ std::string_view name_of(Limit limit) {
       return "infrastructure";
     case Limit::data:
       return "data";
-    case Limit::optimisation:
+    case Limit::optimization:
       break;
   }
-  return "optimisation";
+  return "optimization";
 }
 
 std::optional<Diagnosis> diagnose(const RunFacts& facts) {
@@ -213,7 +213,7 @@ std::optional<Diagnosis> diagnose(const RunFacts& facts) {
     diagnosis.evidence = {facts.divergence};
   } else {
     const std::vector<Sign> signs = find_signs(facts);
-    diagnosis.limit = diverged ? Limit::optimisation : signs.front().limit;
+    diagnosis.limit = diverged ? Limit::optimization : signs.front().limit;
     for (const Sign& sign : signs)
       if (sign.limit == diagnosis.limit) diagnosis.evidence.push_back(sign.evidence);
   }

@@ -3,7 +3,7 @@
 //   infrastructure   the machine: waiting for data, time spent outside of steps, a dtype fallback
 //   data             too little data for this model: many epochs, few tokens per parameter,
 //                    training loss far below validation loss, or no better validation for long
-//   optimisation     the loss diverged, spiked or was still falling; the gradient grew or was
+//   optimization     the loss diverged, spiked or was still falling; the gradient grew or was
 //                    clipped; or, without any of these, the loss has leveled off
 //
 // Each sign is strong or slight. The class with the strongest sign wins; ties are resolved in the
@@ -21,7 +21,7 @@
 
 namespace thimble {
 
-enum class Limit { infrastructure, data, optimisation };
+enum class Limit { infrastructure, data, optimization };
 std::string_view name_of(Limit limit);
 
 struct RunFacts {
@@ -38,7 +38,7 @@ struct RunFacts {
 };
 
 struct Diagnosis {
-  Limit limit = Limit::optimisation;
+  Limit limit = Limit::optimization;
   std::vector<std::string> evidence;  // for `limit` only, strongest first
   std::string advice;
 

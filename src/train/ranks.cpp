@@ -48,7 +48,7 @@ double longest(Communicator& ranks, double seconds) {
 }
 
 StopRequest stop_request_of_all(Communicator& ranks, const Interrupt& interrupt, const SaveSignal* save_now) {
-  const StopRequest own{.stop = interrupt.asked(), .save = save_now && save_now->taken()};
+  const StopRequest own{.stop = interrupt.requested(), .save = save_now && save_now->taken()};
   if (ranks.size() == 1) return own;
   StopRequest all;
   for (const StopRequest& one : gather_records(ranks, own, "the end of a step")) {

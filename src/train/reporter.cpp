@@ -139,7 +139,7 @@ void Reporter::measure_peak(const Context& context, DType dtype) {
   const std::int64_t rows = std::min(kPeakRows, config_.train.micro_batch * config_.model.context);
   const auto shapes = products_of(config_.model);
   const double seconds = cpu::seconds_of_products(context, shapes, rows, dtype, kPeakRepeats);
-  set_peak(summarise(config_).training_flops_per_token, flops_of_products(shapes, rows) / seconds);
+  set_peak(summarize(config_).training_flops_per_token, flops_of_products(shapes, rows) / seconds);
 }
 
 void Reporter::set_peak(double flops_per_token, double peak_flops_per_second) {

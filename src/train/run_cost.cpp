@@ -82,7 +82,7 @@ DType planned_dtype(const TrainConfig& config, Device device) {
 
 }  // namespace
 
-Summary summarise(const Config& config, Device device) {
+Summary summarize(const Config& config, Device device) {
   const ParamTable table(config.model);
   Summary s;
   s.tensors = static_cast<std::int64_t>(table.all().size());
@@ -148,7 +148,7 @@ std::int64_t preferred_rows(const Config& config, Device device) {
 Summary summary_of(const Config& config, std::int64_t rows, Device device) {
   Config with_rows = config;
   with_rows.train.micro_batch = rows;
-  return summarise(with_rows, device);
+  return summarize(with_rows, device);
 }
 
 std::int64_t arena_bytes(const Config& config, std::int64_t rows, Device device) {

@@ -52,7 +52,7 @@ struct Summary {
 };
 
 // Memory is planned for `device`; planning for a GPU requires the CUDA plugin.
-Summary summarise(const Config& config, Device device = Device::cpu);
+Summary summarize(const Config& config, Device device = Device::cpu);
 
 std::string_view group_name(ParamGroup group);
 

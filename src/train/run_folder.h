@@ -26,8 +26,8 @@ class RunFolder {
   const std::filesystem::path& path() const { return path_; }
   std::filesystem::path last() const { return path_ / "last.safetensors"; }
   std::filesystem::path best() const { return path_ / "best.safetensors"; }
-  // All checkpoints to resume from, newest first: `last`, then the step files. `last` may be missing
-  // if the process was killed before that link was made.
+  // All checkpoints to resume from, newest first: `last`, then the step files. `last` may be
+  // missing if the process was killed before that link was made.
   std::vector<std::filesystem::path> checkpoints_newest_first() const;
   // The run that contains this checkpoint: RUN/last.safetensors, RUN/best.safetensors or
   // RUN/checkpoints/step-N.safetensors. Empty for any other path.
@@ -37,15 +37,16 @@ class RunFolder {
 
   // Creates the folder, so that its metrics file can be opened and locked.
   void create();
-  // New run: throws Error if the folder contains a run, unless `replace`, or if it contains files but
-  // no run: those are not thimble's, and a run would replace some of them.
+  // New run: throws Error if the folder contains a run, unless `replace`, or if it contains files
+  // but no run: those are not thimble's, and a run would replace some of them.
   void check_free(bool replace) const;
   // New run: deletes the files of an older run, and no others.
   void clear();
   // Resumed run: deletes files that a killed process left incomplete, and checkpoints after `step`.
   void tidy(std::int64_t step);
-  // Resumed from another checkpoint than `last`: points `last` to it. If `best` is not usable, points
-  // it to the checkpoint of best_step, or removes it if there is none (best_step -1: no best yet).
+  // Resumed from another checkpoint than `last`: points `last` to it. If `best` is not usable,
+  // points it to the checkpoint of best_step, or removes it if there is none (best_step -1: no best
+  // yet).
   void rewind(const std::filesystem::path& checkpoint, std::int64_t best_step,
               const std::function<bool(const std::filesystem::path&)>& is_usable);
   void write_text(std::string_view name, std::string_view text);
@@ -65,9 +66,9 @@ class RunFolder {
   std::filesystem::path path_;
 };
 
-// The folder of a run without -o: runs/PRESET-N with the smallest unused N. Making the folder claims
-// the number, so that runs started at the same moment get different ones. The destructor removes
-// the folder if it is empty.
+// The folder of a run without -o: runs/PRESET-N with the smallest unused N. Making the folder
+// claims the number, so that runs started at the same moment get different ones. The destructor
+// removes the folder if it is empty.
 class ClaimedFolder {
  public:
   ClaimedFolder(FileOps& ops, std::string_view preset);
@@ -117,8 +118,8 @@ Json run_record(const std::filesystem::path& path, const RunCall& call);
 
 // Removes a new run folder, or the contents of one that was empty, if the start fails. After an
 // interrupt they are kept: part of the data may have been built already, and the next start
-// continues with it. If two processes start in the same new folder, it belongs to the one that holds
-// the lock.
+// continues with it. If two processes start in the same new folder, it belongs to the one that
+// holds the lock.
 class StartGuard {
  public:
   StartGuard(std::filesystem::path path, const Interrupt& interrupt)
@@ -127,7 +128,7 @@ class StartGuard {
         is_new_(!std::filesystem::exists(path_)),
         is_empty_(!is_new_ && std::filesystem::is_directory(path_) && std::filesystem::is_empty(path_)) {}
   ~StartGuard() {
-    if (!ours_ || interrupt_.asked()) return;
+    if (!ours_ || interrupt_.requested()) return;
     std::error_code ignored;
     if (is_new_) std::filesystem::remove_all(path_, ignored);
     for (const auto& entry : std::filesystem::directory_iterator(path_, ignored))

@@ -45,7 +45,7 @@ class Bench {
         model_(request.config.model, context_, request.dtype),
         optimizer_(model_.params(), request.config.optimizer, context_),
         gradients_(model_.params().block_size(), "the gradients", "lower dim, layers or vocab_size") {
-    initialise(model_.params(), static_cast<std::uint64_t>(request.config.train.seed), model_.weights());
+    initialize(model_.params(), static_cast<std::uint64_t>(request.config.train.seed), model_.weights());
     model_.weights_changed();
     const std::int64_t T = request.config.model.context;
     result_.tokens = request.config.train.batch_tokens / (rows_ * T) * rows_ * T;
@@ -153,7 +153,7 @@ class GpuBench {
         optimizer_(model_.params(), config_.optimizer, context_),
         step_(context_, cuda_plugin().step, model_, optimizer_, config_.train),
         rows_(micro_batch_rows(config_) * config_.model.context) {
-    initialise(model_.params(), static_cast<std::uint64_t>(config_.train.seed), model_.weights());
+    initialize(model_.params(), static_cast<std::uint64_t>(config_.train.seed), model_.weights());
     model_.weights_changed();
     const std::int64_t count = std::max<std::int64_t>(config_.train.batch_tokens / rows_, 1);
     Rng random(1);
@@ -166,7 +166,7 @@ class GpuBench {
     }
     seeds_.resize(batch_.size());
     result_.tokens = count * rows_;
-    result_.flops = summarise(config_, request.device->device()).training_flops_per_token *
+    result_.flops = summarize(config_, request.device->device()).training_flops_per_token *
                     static_cast<double>(result_.tokens);
   }
 

@@ -106,12 +106,13 @@ void Trainer::prime() {
     steps_->prime(qat_bits());
     model_.set_loop(loop_on);
     reporter_->primed(i + 1, config_.train.prime_steps);
-    const StopRequest asked = stop_request();
-    if (!asked.stop && !asked.save) continue;
-    // A run resumed from this checkpoint begins with the validation that this call has not made yet.
+    const StopRequest request = stop_request();
+    if (!request.stop && !request.save) continue;
+    // A run resumed from this checkpoint begins with the validation that this call has not made
+    // yet.
     const bool is_due = state_.validation_due || begins_with_validation() || made_all_steps();
     const bool was_due = std::exchange(state_.validation_due, is_due);
-    if (asked.stop) return close_step(false);
+    if (request.stop) return close_step(false);
     save(false);
     state_.validation_due = was_due;
   }
@@ -183,11 +184,11 @@ void Trainer::count_step(StepReport& report, double started) {
 void Trainer::close_step(bool with_validation) {
   const bool improved = with_validation && validate();
   if (status_) return;  // diverged
-  const StopRequest asked = stop_request();
-  status_ = status_now(with_validation, asked.stop);
+  const StopRequest request = stop_request();
+  status_ = status_now(with_validation, request.stop);
   const std::int64_t every = config_.train.checkpoint_every;
   const bool due = every > 0 ? state_.step % every == 0 : with_validation;
-  if (improved || due || asked.save || status_) save(improved);
+  if (improved || due || request.save || status_) save(improved);
 }
 
 bool Trainer::validate() {
@@ -283,9 +284,9 @@ bool Trainer::is_out_of_time() const {
   return config_.train.max_seconds > 0 && state_.elapsed_seconds >= config_.train.max_seconds;
 }
 
-std::optional<RunStatus> Trainer::status_now(bool validated, bool asked_to_stop) const {
+std::optional<RunStatus> Trainer::status_now(bool validated, bool stop_requested) const {
   const std::int64_t stop_after = run_.request.stop_after, made = state_.step - first_step_;
-  if (state_.validation_due || (asked_to_stop && !made_all_steps())) return RunStatus::interrupted;
+  if (state_.validation_due || (stop_requested && !made_all_steps())) return RunStatus::interrupted;
   if (made_all_steps()) return RunStatus::completed;
   if (is_out_of_time()) return RunStatus::wallclock;
   if (validated && reached_target(config_.train, state_)) return RunStatus::target_reached;

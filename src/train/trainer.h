@@ -63,7 +63,7 @@ class Trainer {
   bool begins_with_validation() const;
   bool made_all_steps() const;
   bool is_out_of_time() const;
-  std::optional<RunStatus> status_now(bool validated, bool asked_to_stop) const;  // nullopt: continue
+  std::optional<RunStatus> status_now(bool validated, bool stop_requested) const;  // nullopt: continue
   StopRequest stop_request() const;
 
   const RunContext& run_;

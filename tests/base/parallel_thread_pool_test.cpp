@@ -24,7 +24,7 @@ TEST(ThreadPool, RunsEveryTaskOnceForAnyNumberOfThreads) {
 }
 
 // A job, and the caller between jobs, must see the writes of the job before without further
-// synchronisation.
+// synchronization.
 TEST(ThreadPool, JobsSeeTheWritesOfEarlierJobs) {
   ThreadPool pool(3);
   std::vector<std::int64_t> values(48, 0);

@@ -329,7 +329,8 @@ std::string discouraged_in(std::string_view text) {
       const std::size_t end = at + words.size();
       const bool whole = (at == 0 || !is_word_character(lower[at - 1])) &&
                          (end == lower.size() || !is_word_character(lower[end]));
-      const bool model_card = at >= 6 && lower.substr(at - 6, 6) == "model ";
+      const std::string before = at >= 6 ? lower.substr(at - 6, 6) : "";
+      const bool model_card = before == "model " || before == "model_";
       if (whole && !model_card) return fmt::format("'{}': write {}", words, instead);
     }
   return "";

@@ -160,14 +160,14 @@ TEST(Depth, IsRejectedWithLearnedPositions) {
 
 // Published for the baseline: about 131 MFLOP per token (6 N + causal attention).
 TEST(Summary, CountsTheFlopsOfGolf) {
-  const Summary s = summarise(preset_config("golf"));
+  const Summary s = summarize(preset_config("golf"));
   EXPECT_EQ(s.forward_flops_per_token, 2.0 * (9 * 1835008 + 524288) + 9.0 * 2 * 512 * 1025);
   EXPECT_NEAR(s.training_flops_per_token, 131e6, 1e6);
 }
 
 TEST(Summary, CountsTheMemoryOfEachOptimizer) {
   const Config golf = preset_config("golf");
-  const Summary s = summarise(golf);
+  const Summary s = summarize(golf);
   const std::int64_t matrices = 9 * 1835008, rest = 17059912 - matrices;
   EXPECT_EQ(s.optimizer_bytes, 4 * matrices + 8 * rest);
   EXPECT_GE(s.weight_bytes, 4 * 17059912);

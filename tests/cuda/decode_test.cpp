@@ -181,7 +181,7 @@ TEST(RecordedOnCuda, KeepsOnlyTheMostRecentPrograms) {
   EXPECT_EQ(logits_of(2, 1), first);
 }
 
-// Comparison with the CPU for caches that are split into parts, all head sizes with a specialised
+// Comparison with the CPU for caches that are split into parts, all head sizes with a specialized
 // kernel, prompts among decoding rows, and padding rows.
 struct LongCache {
   std::int64_t heads, kv_heads, size, context;
@@ -243,7 +243,7 @@ class Uploader {
     const std::int64_t bytes = rows * cols * dtype_bytes(dtype);
     blocks_.emplace_back(context_.runtime(), bytes, "a test", "");
     context_.runtime()->upload(blocks_.back().at(0), host, bytes);
-    context_.runtime()->synchronise();
+    context_.runtime()->synchronize();
     return {blocks_.back().at(0), rows, cols, cols, dtype, context_.device()};
   }
 
@@ -278,7 +278,7 @@ std::vector<float> attended(const Context& context, const LongCache& shape, cons
   backend.find(def)->forward(context, op);
   std::vector<std::byte> found(static_cast<std::size_t>(out[0].shape().bytes()));
   context.runtime()->download(found.data(), out[0].data, out[0].shape().bytes());
-  context.runtime()->synchronise();
+  context.runtime()->synchronize();
   std::vector<float> y(before.size());
   for (std::size_t i = 0; i < y.size(); ++i)
     y[i] = dtype == DType::f32 ? reinterpret_cast<const float*>(found.data())[i]

@@ -56,7 +56,7 @@ struct TrainingRun {
         context(gpu),
         model(config.model, context, config.train.dtype == ComputeDType::f16 ? DType::f16 : DType::f32),
         optimizer(model.params(), config.optimizer, context) {
-    initialise(model.params(), 1, model.weights());
+    initialize(model.params(), 1, model.weights());
     model.weights_changed();
     optimizer.loss_scale() = kBegin;
   }

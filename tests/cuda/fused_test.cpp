@@ -56,7 +56,7 @@ class MixAndNorm {
   std::vector<float> fetch(const Tensor& t) const {
     std::vector<std::byte> bytes(static_cast<std::size_t>(t.shape().bytes()));
     gpu_->download(bytes.data(), t.data, t.shape().bytes());
-    gpu_->synchronise();
+    gpu_->synchronize();
     std::vector<float> values(static_cast<std::size_t>(t.count()));
     for (std::size_t i = 0; i < values.size(); ++i)
       values[i] = t.dtype == DType::bf16 ? to_f32(reinterpret_cast<const bf16*>(bytes.data())[i])
@@ -134,7 +134,7 @@ class MixAndNorm {
     for (std::size_t i = 0; i < values.size(); ++i) halves[i] = to_bf16(values[i]);
     const void* from = dtype == DType::bf16 ? static_cast<const void*>(halves.data()) : values.data();
     gpu_->upload(t.data, from, t.shape().bytes());
-    gpu_->synchronise();
+    gpu_->synchronize();
     return t;
   }
 

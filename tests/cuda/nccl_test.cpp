@@ -31,7 +31,7 @@ Trained train(const std::shared_ptr<DeviceRuntime>& gpu, DeviceCommunicator* gpu
   const Config config = small_golf();
   const Context context(gpu);
   Model model(config.model, context);
-  initialise(model.params(), 1, model.weights());
+  initialize(model.params(), 1, model.weights());
   model.weights_changed();
   Optimizer optimizer(model.params(), config.optimizer, context);
   DeviceStep step(context, cuda_plugin().step, model, optimizer, config.train, true, gpus);

@@ -34,7 +34,7 @@ TEST_F(CudaRuntimeTest, CopiesAreCorrectAndArenasAreZeroed) {
   const Arena a(runtime_, kBytes, "a test", "test less"), b(runtime_, kBytes, "a test", "test less");
   PinnedBuffer out(runtime_, kBytes), back(runtime_, kBytes);
   runtime_->download(back.data(), a.at(0), kBytes);
-  runtime_->synchronise();
+  runtime_->synchronize();
   for (const std::int32_t word : back.as<std::int32_t>()) ASSERT_EQ(word, 0);
 
   std::iota(out.as<std::int32_t>().begin(), out.as<std::int32_t>().end(), 7);
@@ -42,7 +42,7 @@ TEST_F(CudaRuntimeTest, CopiesAreCorrectAndArenasAreZeroed) {
   runtime_->copy(b.at(0), a.at(0), kBytes);
   runtime_->zero(a.at(0), kBytes);
   runtime_->download(back.data(), b.at(0), kBytes);
-  runtime_->synchronise();
+  runtime_->synchronize();
   EXPECT_TRUE(std::ranges::equal(out.as<std::int32_t>(), back.as<std::int32_t>()));
 }
 
@@ -69,7 +69,7 @@ TEST_F(CudaRuntimeTest, AGraphRunsAtEveryLaunch) {
     runtime_->upload(from.at(0), host.data(), kBytes);
     graph->launch();
     runtime_->download(back.data(), to.at(0), kBytes);
-    runtime_->synchronise();
+    runtime_->synchronize();
     EXPECT_EQ(back.as<std::int32_t>()[100], value);
   }
 }

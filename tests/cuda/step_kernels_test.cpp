@@ -30,7 +30,7 @@ class OnGpu {
   T* data() const { return reinterpret_cast<T*>(arena_.at(0)); }
   const std::vector<T>& fetch() {
     runtime_->download(values_.data(), data(), bytes());
-    runtime_->synchronise();
+    runtime_->synchronize();
     return values_;
   }
 

@@ -57,7 +57,7 @@ constexpr std::array<std::uint64_t, kMicroBatches> kSeeds = {1, 2};
 std::vector<double> losses_on_cpu(const Config& config, int steps) {
   const Context context;
   Model model(config.model, context);
-  initialise(model.params(), 1, model.weights());
+  initialize(model.params(), 1, model.weights());
   Optimizer optimizer(model.params(), config.optimizer, context);
   std::vector<float> gradients(model.weights().size());
   std::vector<double> losses;
@@ -83,7 +83,7 @@ Trained train_on_gpu(const std::shared_ptr<DeviceRuntime>& gpu, const Config& co
                      bool capture, int poisoned = -1) {
   const Context context(gpu);
   Model model(config.model, context, dtype);
-  initialise(model.params(), 1, model.weights());
+  initialize(model.params(), 1, model.weights());
   model.weights_changed();
   Optimizer optimizer(model.params(), config.optimizer, context);
   DeviceStep step(context, cuda_plugin().step, model, optimizer, config.train, capture);
@@ -163,14 +163,14 @@ TEST(DeviceStep, CapturedStepsHaveTheSameBits) {
     }
 }
 
-// When fake quantisation starts during a run, the program of the previous kind of step is released.
+// When fake quantization starts during a run, the program of the previous kind of step is released.
 TEST(DeviceStep, AnotherKindOfStepReplacesThePrevious) {
   const auto gpu = find_gpu();
   if (!gpu.runtime) GTEST_SKIP() << gpu.reason;
   const Config config = small_golf();
   const Context context(gpu.runtime);
   Model model(config.model, context, DType::bf16);
-  initialise(model.params(), 1, model.weights());
+  initialize(model.params(), 1, model.weights());
   model.weights_changed();
   Optimizer optimizer(model.params(), config.optimizer, context);
   DeviceStep step(context, cuda_plugin().step, model, optimizer, config.train);

@@ -390,7 +390,7 @@ TEST(Build, WarnsAboutListsAndAboutTextThatIsNotUtf8) {
   EXPECT_EQ(warnings(prose + "caf\xE9\n", DocumentSplit::end_of_text), 1);
 }
 
-TEST(Build, SourcesOfADataSetAreRecognised) {
+TEST(Build, SourcesOfADataSetAreRecognized) {
   TempFolder folder;
   const std::string a = folder.write("a.txt", tales(20)).string(),
                     b = folder.write("b.txt", tales(3)).string();

@@ -273,7 +273,7 @@ TEST(BatchLoader, WarnsWhenAnEpochBegins) {
         EXPECT_EQ(batch.warning, "epoch 2 begins: the data has 12 tokens, 12 have been processed so far");
       }
     }
-    // golf takes 5 tokens a step, so the third step wraps around, and then every second one.
+    // golf takes 5 tokens per step, so the third step wraps around, and then every second one.
     EXPECT_EQ(warned, order == ReadOrder::sequential ? (std::vector<int>{3, 6}) : (std::vector<int>{2, 4}));
   }
 }

@@ -13,8 +13,8 @@ TEST(SampleWorld, FormatsWordsAsEnglish) {
   EXPECT_EQ(counted(1, "apple"), "one apple");
   EXPECT_EQ(counted(3, "apple"), "three apples");
   EXPECT_EQ(counted(0, "apple"), "no apples");
-  EXPECT_EQ(capitalised("the cat"), "The cat");
-  EXPECT_EQ(capitalised("Anna"), "Anna");
+  EXPECT_EQ(capitalized("the cat"), "The cat");
+  EXPECT_EQ(capitalized("Anna"), "Anna");
   EXPECT_EQ(number_word(20), "twenty");
   EXPECT_THROW(number_word(21), Error);
   EXPECT_EQ(listed(std::vector<std::string>{"a"}), "a");

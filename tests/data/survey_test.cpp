@@ -9,7 +9,7 @@ namespace {
 
 struct Surveyed {
   Survey survey;
-  std::string fates;  // t, v or - for each document
+  std::string assignments;  // t, v or - for each document
 };
 
 class SurveyTest : public testing::Test {
@@ -22,8 +22,8 @@ class SurveyTest : public testing::Test {
     Surveyed result{survey_sources(sources, read, options, ops, folder_ / "out/.digests",
                                    ProgressOutput::nowhere(), nullptr),
                     {}};
-    for (std::uint64_t i = 0; i < result.survey.fates.size(); ++i)
-      result.fates += "tv-"[static_cast<int>(result.survey.fates[i])];
+    for (std::uint64_t i = 0; i < result.survey.assignments.size(); ++i)
+      result.assignments += "tv-"[static_cast<int>(result.survey.assignments[i])];
     return result;
   }
   void SetUp() override { std::filesystem::create_directories(folder_ / "out"); }
@@ -34,7 +34,7 @@ class SurveyTest : public testing::Test {
 TEST_F(SurveyTest, LastDocumentsBecomeValidationAndTheirCopiesAreDropped) {
   folder_.write("a.txt", "one\ntwo\nthree\ntwo\nfour\none\ntwo\n");
   const Surveyed last = survey({"a.txt"}, {.val_documents = 2});
-  EXPECT_EQ(last.fates, "--t-tvv");
+  EXPECT_EQ(last.assignments, "--t-tvv");
   EXPECT_EQ(last.survey.in_validation, 3u);
   EXPECT_EQ(last.survey.duplicates, 0u);
   EXPECT_EQ(last.survey.source_documents, (std::vector<std::uint64_t>{7}));
@@ -45,15 +45,15 @@ TEST_F(SurveyTest, LastDocumentsBecomeValidationAndTheirCopiesAreDropped) {
 TEST_F(SurveyTest, SeparateSourcesBecomeValidation) {
   folder_.write("a.txt", "one\ntwo\n");
   folder_.write("b.txt", "two\nthree\nthree\n");
-  EXPECT_EQ(survey({"a.txt", "b.txt"}, {.val_sources = 1}).fates, "t-vvv");
-  EXPECT_EQ(survey({"a.txt", "b.txt"}, {.val_sources = 1, .dedup = true}).fates, "t-vv-");
+  EXPECT_EQ(survey({"a.txt", "b.txt"}, {.val_sources = 1}).assignments, "t-vvv");
+  EXPECT_EQ(survey({"a.txt", "b.txt"}, {.val_sources = 1, .dedup = true}).assignments, "t-vv-");
 }
 
 TEST_F(SurveyTest, DedupKeepsTheFirstOfEqualDocuments) {
   folder_.write("a.txt", "one\ntwo\none\nthree\ntwo\none\n");
-  EXPECT_EQ(survey({"a.txt"}, {}).fates, "tttttt");
+  EXPECT_EQ(survey({"a.txt"}, {}).assignments, "tttttt");
   const Surveyed once = survey({"a.txt"}, {.dedup = true});
-  EXPECT_EQ(once.fates, "tt-t--");
+  EXPECT_EQ(once.assignments, "tt-t--");
   EXPECT_EQ(once.survey.duplicates, 3u);
 }
 
@@ -63,24 +63,24 @@ TEST_F(SurveyTest, ChoiceAmongManyDocumentsDoesNotDependOnTheOthers) {
   for (int i = 0; i < 14000; i += 7) some += fmt::format("line {}\n", i);
   folder_.write("some.txt", some + some);
   folder_.write("more.txt", more);
-  const std::string all = survey({"more.txt"}, {.val_fraction = 0.1}).fates;
+  const std::string all = survey({"more.txt"}, {.val_fraction = 0.1}).assignments;
   const auto chosen = static_cast<double>(std::count(all.begin(), all.end(), 'v'));
   EXPECT_NEAR(chosen, 1400, 140);
   std::string expected;
   for (int i = 0; i < 14000; i += 7) expected += all[static_cast<std::size_t>(i)];
-  EXPECT_EQ(survey({"some.txt"}, {.val_fraction = 0.1}).fates, expected + expected);
+  EXPECT_EQ(survey({"some.txt"}, {.val_fraction = 0.1}).assignments, expected + expected);
 }
 
 TEST_F(SurveyTest, FewDocumentsStillHaveAValidationSplit) {
   folder_.write("a.txt", "one\ntwo\nthree\n");
-  EXPECT_EQ(survey({"a.txt"}, {.val_fraction = 0.001}).survey.fates.count(Fate::val), 1u);
+  EXPECT_EQ(survey({"a.txt"}, {.val_fraction = 0.001}).survey.assignments.count(Assignment::val), 1u);
   folder_.write("b.txt", "0123456789");
   const Surveyed one = survey({"b.txt"}, {.val_fraction = 0.2});
-  EXPECT_EQ(one.fates, "tv");
+  EXPECT_EQ(one.assignments, "tv");
   EXPECT_EQ(one.survey.cuts, (std::vector<std::vector<std::uint64_t>>{{8}}));
   EXPECT_EQ(one.survey.source_documents, (std::vector<std::uint64_t>{2}));
   folder_.write("c.jsonl", "{\"text\": \"only one\"}");
-  EXPECT_EQ(survey({"c.jsonl"}, {.val_fraction = 0.999}).fates, "t");
+  EXPECT_EQ(survey({"c.jsonl"}, {.val_fraction = 0.999}).assignments, "t");
 }
 
 // The bytes of validation and of training, with cut texts counted in their parts.
@@ -97,15 +97,15 @@ SplitBytes bytes_of(const Surveyed& surveyed, const std::vector<std::string>& do
     const auto size = static_cast<double>(document.size());
     bytes.all += size;
     if (cut != surveyed.survey.cuts[0].end() && *cut < begin + document.size()) {
-      EXPECT_EQ(surveyed.fates.substr(number, 2), "tv");
+      EXPECT_EQ(surveyed.assignments.substr(number, 2), "tv");
       bytes.val += static_cast<double>(begin + document.size() - *cut++);
       number += 2;
-    } else if (surveyed.fates[number++] == 'v') {
+    } else if (surveyed.assignments[number++] == 'v') {
       bytes.val += size;
     }
     begin += document.size();
   }
-  EXPECT_EQ(number, surveyed.fates.size());
+  EXPECT_EQ(number, surveyed.assignments.size());
   return bytes;
 }
 
@@ -138,19 +138,19 @@ TEST_F(SurveyTest, EqualDocumentsAreInTheSameSplit) {
   folder_.write("a.txt", "one\ntwo\n" + longer + "\nthree\n");
   const std::vector<std::string> twice = {"a.txt", "a.txt"};
   const Surveyed both = survey(twice, {.val_fraction = 0.1});
-  EXPECT_EQ(both.fates.substr(0, 5), both.fates.substr(5));
+  EXPECT_EQ(both.assignments.substr(0, 5), both.assignments.substr(5));
   EXPECT_EQ(both.survey.cuts[0], both.survey.cuts[1]);
   EXPECT_EQ(both.survey.cut_documents, 2u);
   const Surveyed once = survey(twice, {.val_fraction = 0.1, .dedup = true});
-  EXPECT_EQ(once.fates.substr(5), "----");
+  EXPECT_EQ(once.assignments.substr(5), "----");
   EXPECT_EQ(once.survey.cut_documents, 1u);
 
   std::string chats;
   for (int i = 0; i < 200; ++i) chats += "the same\n";
   folder_.write("same.txt", chats);
-  EXPECT_EQ(survey({"same.txt"}, {.val_fraction = 0.1}).fates, std::string(200, 't'));
+  EXPECT_EQ(survey({"same.txt"}, {.val_fraction = 0.1}).assignments, std::string(200, 't'));
   folder_.write("another.txt", chats + "another\n");
-  EXPECT_EQ(survey({"another.txt"}, {.val_fraction = 0.1}).fates, std::string(200, 't') + "v");
+  EXPECT_EQ(survey({"another.txt"}, {.val_fraction = 0.1}).assignments, std::string(200, 't') + "v");
 }
 
 TEST_F(SurveyTest, InvalidUtf8AndShortLinesAreNoticed) {
@@ -174,7 +174,7 @@ TEST_F(SurveyTest, BadRecordsAreErrorsUnlessSkipped) {
     EXPECT_NE(error.hint().find("--skip-bad"), std::string::npos);
   }
   const Surveyed skipped = survey({"a.jsonl"}, {.val_documents = 1, .skip_bad = true});
-  EXPECT_EQ(skipped.fates, "t--v-");
+  EXPECT_EQ(skipped.assignments, "t--v-");
   EXPECT_EQ(skipped.survey.bad, 2u);
   EXPECT_EQ(skipped.survey.empty, 1u);
   EXPECT_NE(skipped.survey.first_problem.find("a.jsonl:2:"), std::string::npos);
@@ -185,7 +185,7 @@ TEST_F(SurveyTest, ConversationsWithoutAnswersAreDropped) {
                     answer = R"({"role": "assistant", "content": "a"})";
   folder_.write("a.jsonl", fmt::format("[{0}]\n[{0},{1}]\n[{0},{1},{0}]\n[]\n", user, answer));
   const Surveyed chats = survey({"a.jsonl"}, {.dedup = true}, {.kind = DataKind::chat});
-  EXPECT_EQ(chats.fates, "-t--");  // after trimming, the third equals the second
+  EXPECT_EQ(chats.assignments, "-t--");  // after trimming, the third equals the second
   EXPECT_EQ(chats.survey.without_answer, 2u);
   EXPECT_EQ(chats.survey.with_turns_cut, 1u);
   EXPECT_EQ(chats.survey.duplicates, 1u);
@@ -200,30 +200,30 @@ TEST_F(SurveyTest, LongTextsAreComparedCompletely) {
   folder_.write("c.txt", text + "x");
   text[0] = 'S';
   folder_.write("d.txt", text + "x");
-  EXPECT_EQ(
-      survey({"a.txt", "b.txt", "c.txt", "d.txt"}, {.dedup = true}, {.split = DocumentSplit::file}).fates,
-      "tt-t");
+  EXPECT_EQ(survey({"a.txt", "b.txt", "c.txt", "d.txt"}, {.dedup = true}, {.split = DocumentSplit::file})
+                .assignments,
+            "tt-t");
 }
 
 TEST(Duplicates, AreFoundAcrossSeveralTables) {
   TempFolder folder;
   PosixFileOps ops;
   DigestFile digests(ops, folder / "digests");
-  Fates fates;
+  Assignments assignments;
   constexpr std::uint64_t kDocuments = 2'300'000, kDistinct = 2'000'000;
   for (std::uint64_t i = 0; i < kDocuments; ++i) {
     const std::uint64_t content = i % kDistinct;
     digests.add(digest_of(std::as_bytes(std::span(&content, 1))));
-    fates.add(i >= kDocuments - 10 ? Fate::val : Fate::train);
+    assignments.add(i >= kDocuments - 10 ? Assignment::val : Assignment::train);
   }
   digests.close();
-  const DuplicateCounts counts = drop_duplicates(digests, true, fates);
+  const DuplicateCounts counts = drop_duplicates(digests, true, assignments);
   EXPECT_EQ(counts.in_validation, 10u);
   EXPECT_EQ(counts.duplicates, kDocuments - kDistinct - 10);
-  EXPECT_EQ(fates.count(Fate::train), kDistinct - 10);
-  EXPECT_EQ(fates[kDistinct - 1], Fate::train);
-  EXPECT_EQ(fates[kDistinct], Fate::dropped);
-  EXPECT_EQ(fates[kDocuments - kDistinct - 1], Fate::dropped);  // equal to the last document
+  EXPECT_EQ(assignments.count(Assignment::train), kDistinct - 10);
+  EXPECT_EQ(assignments[kDistinct - 1], Assignment::train);
+  EXPECT_EQ(assignments[kDistinct], Assignment::dropped);
+  EXPECT_EQ(assignments[kDocuments - kDistinct - 1], Assignment::dropped);  // equal to the last document
 }
 
 }  // namespace

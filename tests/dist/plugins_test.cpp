@@ -12,7 +12,7 @@ Launch launched(const std::map<std::string, std::string>& variables) {
   });
 }
 
-TEST(Launch, RecognisesMpirunAndSrun) {
+TEST(Launch, RecognizesMpirunAndSrun) {
   const Launch mpirun = launched({{"OMPI_COMM_WORLD_SIZE", "4"},
                                   {"OMPI_COMM_WORLD_RANK", "3"},
                                   {"OMPI_COMM_WORLD_LOCAL_RANK", "1"},

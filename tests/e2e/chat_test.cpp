@@ -36,7 +36,7 @@ std::string as_line(const std::vector<Exchange>& exchanges) {
   return Json::object().set("messages", messages).dump() + "\n";
 }
 
-// A model that memorised five answers, and a song that only ends at the end of the context.
+// A model that memorized five answers, and a song that only ends at the end of the context.
 class ChatCommand : public testing::Test {
  protected:
   ChatCommand() {

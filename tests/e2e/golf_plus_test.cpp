@@ -61,7 +61,7 @@ TEST_F(GolfPlus, TrainsPacksAndMeasuresWithTwoCommands) {
             std::string::npos)
       << trained;
 
-  // Every step was quantised, SWA averaged weights, and the last validation scored the averages.
+  // Every step was quantized, SWA averaged weights, and the last validation scored the averages.
   int steps = 0;
   std::string validated;
   for (const Json& event : metrics("a run")) {
@@ -88,7 +88,7 @@ TEST_F(GolfPlus, TrainsPacksAndMeasuresWithTwoCommands) {
   const Json report = parse_json(as_json.out, "pack --json");
   EXPECT_EQ(report.at("stride").as_int(), 64);
   EXPECT_GT(report.at("pruned").as_int(), 0);
-  EXPECT_GE(report.at("quantised_tensors").as_int(), 4);
+  EXPECT_GE(report.at("quantized_tensors").as_int(), 4);
   EXPECT_TRUE(report.at("golf").at("fits").as_bool());
 
   // The figures of the summary are those of eval at the same stride.

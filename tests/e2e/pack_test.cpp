@@ -34,7 +34,7 @@ TEST(Pack, PrintsAReport) {
   EXPECT_TRUE(report.at("fits").as_bool());
   EXPECT_EQ(report.at("parameters").as_int(), 356'153);
   EXPECT_EQ(report.at("tensors").as_int(), 46);
-  EXPECT_GT(report.at("quantised_tensors").as_int(), 4);
+  EXPECT_GT(report.at("quantized_tensors").as_int(), 4);
   EXPECT_EQ(report.at("float_bytes").as_int(), 356'153 * 4);
   EXPECT_LT(report.at("payload_bytes").as_int(), 356'153 * 2);
   EXPECT_NEAR(report.at("ratio").as_double(),

@@ -214,7 +214,7 @@ TEST_F(TrainCommand, DivergenceHasItsOwnExitCode) {
   const Json json = parse_json(result.out, "train --json");
   EXPECT_EQ(json.at("status").as_string(), "diverged");
   EXPECT_EQ(json.at("best_step").as_int(), -1);
-  EXPECT_EQ(json.at("diagnosis").at("limit").as_string(), "optimisation");
+  EXPECT_EQ(json.at("diagnosis").at("limit").as_string(), "optimization");
 }
 
 TEST_F(TrainCommand, EpochsAndATargetEndWithSuccess) {
@@ -494,7 +494,7 @@ TEST_F(TrainCommand, ReportsErrors) {
   const std::vector<BadCall> calls = {
       {{"train"}, 2, "--data is missing"},
       {with_data("missing.txt"), 1, "missing.txt"},
-      {with_data("empty.txt"), 1, "0 documents were read"},
+      {with_data("empty.txt"), 1, "read 0 documents"},
       {with_data("short.txt"), 1, "but the context is 16"},
       {tiny("bad", {"--vocab-size", "99"}), 1, "vocab_size is 99"},
       {tiny("bad", {"--dtype", "f16"}), 1, "the CPU cannot compute in f16"},

@@ -77,8 +77,8 @@ TEST(MultipleChoice, ChoosesByNatsAndByNatsPerCharacter) {
   }
   ASSERT_TRUE(differ) << "the two rules must choose different endings";
   EXPECT_EQ(f.score(by_sum).right, 3);
-  EXPECT_LT(f.score(by_sum).right_normalised, 3);
-  EXPECT_EQ(f.score(by_length).right_normalised, 3);
+  EXPECT_LT(f.score(by_sum).right_normalized, 3);
+  EXPECT_EQ(f.score(by_length).right_normalized, 3);
   EXPECT_EQ(f.score(by_sum).accuracy(), 1.0);
   EXPECT_EQ(f.score(by_sum).chance, 0.25);
   for (ChoiceQuestion& question : by_sum) question.right = (question.right + 1) % endings.size();

@@ -26,7 +26,7 @@ inline std::unique_ptr<Model> small_model(const Context& context, std::int64_t v
   settings.set(fmt::format("batch_tokens={}", tokens_of_context));
   settings.set(fmt::format("vocab_size={}", vocab_size));
   auto model = std::make_unique<Model>(settings.resolve().model, context, dtype);
-  initialise(model->params(), 3, model->weights());
+  initialize(model->params(), 3, model->weights());
   std::vector<float> noise(model->weights().size());
   fill_normal(noise, 0, 0.2f, 17, 0);
   std::ranges::transform(model->weights(), noise, model->weights().begin(), std::plus());

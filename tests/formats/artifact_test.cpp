@@ -147,7 +147,7 @@ TEST(Artifact, PackingAgainGivesTheSameBytes) {
     const ModelFile model =
         bits == 8 ? small_golf({"layers=1", "unet_skips=false", "mlp_hidden=1100"}) : small_golf();
     const PackResult first = pack(model, request);
-    EXPECT_GT(first.report.quantised_tensors(), 0);
+    EXPECT_GT(first.report.quantized_tensors(), 0);
     EXPECT_GT(first.report.pruned, 0);
     const auto path = folder.write("a.thimble", first.bytes);
     EXPECT_EQ(digest_of(pack(open_model(path), request).bytes), digest_of(first.bytes)) << bits;

@@ -31,13 +31,13 @@ TEST(GgufVocabulary, TokenizersOfEveryFamilyKeepTheirIds) {
     const GgufVocabulary vocabulary = gguf_vocabulary_of(*tokenizer);
     EXPECT_EQ(vocabulary.model, "gpt2");
     EXPECT_EQ(vocabulary.pre, name->second);
-    EXPECT_EQ(vocabulary.normalises, normalizes_to_nfc(file));
+    EXPECT_EQ(vocabulary.normalizes, normalizes_to_nfc(file));
     const auto again = tokenizer_from_gguf(vocabulary);
     EXPECT_EQ(again->vocab_size(), tokenizer->vocab_size());
     EXPECT_EQ(again->special_tokens(), tokenizer->special_tokens());
     EXPECT_EQ(again->special().eos, tokenizer->special().eos);
     // A GGUF cannot express Qwen's NFC, so this compares ASCII text.
-    const std::string& sample = vocabulary.normalises ? ascii : every_script;
+    const std::string& sample = vocabulary.normalizes ? ascii : every_script;
     EXPECT_TRUE(again->encode(sample) == tokenizer->encode(sample)) << file;
   }
 }
@@ -48,7 +48,7 @@ TEST(GgufVocabulary, GolfTokenizerKeepsItsIdsForNormalizedText) {
     const GgufVocabulary vocabulary = gguf_vocabulary_of(*tokenizer);
     EXPECT_EQ(vocabulary.model, "llama");
     EXPECT_FALSE(vocabulary.add_space_prefix);
-    EXPECT_TRUE(vocabulary.normalises);
+    EXPECT_TRUE(vocabulary.normalizes);
     const auto again = tokenizer_from_gguf(vocabulary);
     EXPECT_EQ(again->special().unk, 3);
     EXPECT_EQ(again->special().bos, 1);

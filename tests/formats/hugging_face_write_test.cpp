@@ -257,13 +257,13 @@ TEST(HuggingFaceWrite, NeverReplacesAModelOfAnotherProgram) {
   TempFolder folder;
   const ModelFile model = chat_model("llama");
   write(folder / "out", model);
-  for (const char* card : {"", "---\nlicense: mit\n---\n# A model\n"}) {
-    folder.write("out/README.md", card);
+  for (const char* readme : {"", "---\nlicense: mit\n---\n# A model\n"}) {
+    folder.write("out/README.md", readme);
     EXPECT_NE(message_of([&] {
                 write(folder / "out", model, DType::f16, Existing::replace);
               }).find("it contains README.md"),
               std::string::npos);
-    EXPECT_EQ(folder.read("out/README.md"), card);
+    EXPECT_EQ(folder.read("out/README.md"), readme);
   }
   fs::remove(folder / "out/README.md");
   EXPECT_THROW(write(folder / "out", model, DType::f16, Existing::replace), Error);

@@ -29,12 +29,12 @@ const std::vector<std::string> kControl = {"attn_scale", "mlp_scale", "resid_mix
 class Int8State : public testing::TestWithParam<PickledBy> {
  protected:
   Int8State() : weights_(static_cast<std::size_t>(table_.block_size())) {
-    initialise(table_, 7, weights_);
+    initialize(table_, 7, weights_);
     Rng rng(1);
     for (const Param& param : table_.all())
       for (std::int64_t i = 0; i < param.count(); ++i)
         weights_[static_cast<std::size_t>(param.offset + i)] += 0.1f * rng.uniform();
-    tensors_ = quantise_int8_state(table_, weights_, kControl, stats_);
+    tensors_ = quantize_int8_state(table_, weights_, kControl, stats_);
   }
 
   Config config_ = small_golf();
@@ -291,9 +291,9 @@ TEST_P(Int8State, HasTheBytesOfPythonsPickleAndZlib) {
   if (!has_python()) GTEST_SKIP() << kNoPython;
   const ParamTable table(small_golf("layers=12").model);
   std::vector<float> weights(static_cast<std::size_t>(table.block_size()));
-  initialise(table, 7, weights);
+  initialize(table, 7, weights);
   Int8Stats stats;
-  const auto tensors = quantise_int8_state(
+  const auto tensors = quantize_int8_state(
       table, weights, GetParam() == PickledBy::numpy ? kControl : std::vector<std::string>{"attn_scale"},
       stats);
   const auto file = folder_.write("model.int8.ptz", int8_ptz(int8_state(table, tensors, GetParam())));
@@ -362,7 +362,7 @@ TEST(Int8StateOfTheBaseline, HasThePublishedPayload) {
   const ParamTable table(settings.resolve().model);
   const std::vector<float> weights(static_cast<std::size_t>(table.block_size()), 0.01f);
   Int8Stats stats;
-  quantise_int8_state(table, weights, kControl, stats);
+  quantize_int8_state(table, weights, kControl, stats);
   EXPECT_EQ(stats.payload_bytes, 17'178'912u);
   EXPECT_EQ(stats.float_bytes, 67'191'072u);
   EXPECT_EQ(fmt::format("{:.2f}", stats.ratio()), "3.91");
@@ -372,8 +372,8 @@ TEST(Int8StateOfTheBaseline, PatternsDecideWhichTensorsStayF32) {
   const ParamTable table(small_golf().model);
   const std::vector<float> weights(static_cast<std::size_t>(table.block_size()), 0.01f);
   Int8Stats all, none;
-  quantise_int8_state(table, weights, kControl, all);
-  const auto tensors = quantise_int8_state(table, weights, {}, none);
+  quantize_int8_state(table, weights, kControl, all);
+  const auto tensors = quantize_int8_state(table, weights, {}, none);
   EXPECT_LT(none.payload_bytes, all.payload_bytes);
   for (const PackedTensor& tensor : tensors) EXPECT_NE(tensor.storage, Storage::f32);
 }

@@ -21,7 +21,7 @@ ModelFile model_of(const std::string& preset, const std::vector<std::string>& se
   model.config = resolved(Config{builder.resolve().model, {}});
   const ParamTable table(model.config.model);
   model.weights.resize(static_cast<std::size_t>(table.block_size()));
-  initialise(table, 5, model.weights);
+  initialize(table, 5, model.weights);
   return model;
 }
 
@@ -44,7 +44,7 @@ TEST(PackModel, FullTierGolfBaselineMatchesThePublishedFigures) {
   EXPECT_EQ(report.payload_bytes, 17'178'912u);
   EXPECT_EQ(report.float_bytes, 68'239'648u);
   EXPECT_NEAR(report.ratio(), 3.97, 0.005);
-  EXPECT_EQ(report.quantised_tensors(), 55);
+  EXPECT_EQ(report.quantized_tensors(), 55);
 
   model.tensors = {{"tok_emb.weight", "BF16", {1024, 512}, 1024 * 512 * 2}};
   const PackResult published = pack(model, request);
@@ -102,7 +102,7 @@ TEST(PackModel, FitPrunesTheCheapestWeights) {
   PackRequest request;
   request.options.rule.bits = 5;
   const PackReport whole = pack(model, request).report;
-  EXPECT_GT(whole.quantised_tensors(), 0);
+  EXPECT_GT(whole.quantized_tensors(), 0);
   request.budget = whole.bytes - 100;
   EXPECT_FALSE(pack(model, request).report.fits());
   request.fit = true;

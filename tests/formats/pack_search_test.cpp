@@ -24,7 +24,7 @@ ModelFile searched_model(std::initializer_list<const char*> settings = {
   model.config = resolved(Config{builder.resolve().model, {}});
   const ParamTable table(model.config.model);
   model.weights.resize(static_cast<std::size_t>(table.block_size()));
-  initialise(table, 5, model.weights);
+  initialize(table, 5, model.weights);
   return model;
 }
 
@@ -70,7 +70,7 @@ TEST(PackSearch, ReturnsTheBestCandidateThatFillsTheBudget) {
       EXPECT_GE(*t.score, *best.score);
     }
   // Roles are weighed against each other: the embedding gets finer steps than the MLPs.
-  const auto step = [](const QuantiseRule& rule) {
+  const auto step = [](const QuantizeRule& rule) {
     return rule.deviations / static_cast<float>((1 << (rule.bits - 1)) - 1);
   };
   EXPECT_LT(step(*best.options.embedding), 0.7f * step(*best.options.mlp));
@@ -94,7 +94,7 @@ TEST(PackSearch, KeepsToTheRulesAndCodecsItIsGiven) {
   PackRequest request;
   request.budget = 60'000;
   request.options.keep = {"c_v"};
-  const QuantiseRule six{.bits = 6, .clip = Clip::deviation, .deviations = 8};
+  const QuantizeRule six{.bits = 6, .clip = Clip::deviation, .deviations = 8};
   const SearchResult found = search_packing(
       model, request,
       {.rules = searched_rules(5), .embedding = {six}, .prunes = {0}, .codecs = {Codec::zlib}, .measured = 1},

@@ -72,7 +72,7 @@ void fuzz_sentencepiece(FuzzBytes bytes) {
   const std::string model(text_of(bytes));
   sentencepiece_scores(model);
   sentencepiece_adds_prefix(model);
-  sentencepiece_normalises(model);
+  sentencepiece_normalizes(model);
   std::unique_ptr<Tokenizer> tokenizer;
   try {
     tokenizer = load_sentencepiece(model, "fuzz");

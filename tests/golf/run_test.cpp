@@ -352,7 +352,7 @@ TEST_F(GolfRun, FrozenGroupsKeepTheirWeights) {
             1u);
   const ParamTable table(settings().config.model);
   std::vector<float> initial(static_cast<std::size_t>(table.block_size()));
-  initialise(table, 1337, initial);
+  initialize(table, 1337, initial);
   const ModelFile trained = open_model(folder_ / "logs/mlx_smoke/last.safetensors");
   bool scalars_changed = false;
   for (const Param& param : table.all()) {
@@ -497,7 +497,7 @@ class CountingRuntime final : public DeviceRuntime {
   }
   void copy(void* to, const void* from, std::int64_t bytes) override { host_->copy(to, from, bytes); }
   void zero(void* device, std::int64_t bytes) override { host_->zero(device, bytes); }
-  void synchronise() override { host_->synchronise(); }
+  void synchronize() override { host_->synchronize(); }
   std::byte* allocate_pinned(std::int64_t bytes) override { return host_->allocate_pinned(bytes); }
   void release_pinned(std::byte* block, std::int64_t bytes) noexcept override {
     host_->release_pinned(block, bytes);

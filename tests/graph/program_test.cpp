@@ -67,8 +67,8 @@ TEST(Program, ReusingMemoryGivesTheSameBits) {
   EXPECT_LT(reused.program->plan().arena_bytes, unshared.program->plan().arena_bytes);
 }
 
-TEST(Program, FakeQuantisedWeightsHaveStraightThroughGradients) {
-  TinyModel model({.quantise = true}), plain({});
+TEST(Program, FakeQuantizedWeightsHaveStraightThroughGradients) {
+  TinyModel model({.quantize = true}), plain({});
   EXPECT_NE(model.run(), plain.run());
   EXPECT_GT(cosine(model.gradients["blocks.0.qkv"], plain.gradients["blocks.0.qkv"]), 0.9);
   EXPECT_GT(model.program->plan().prepared_bytes, 0);

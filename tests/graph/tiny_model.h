@@ -32,7 +32,7 @@ struct TinyModel {
   struct Options {
     DType dtype = DType::f32;
     Backend backend = cpu_backend();
-    bool recompute = false, quantise = false, keep_everything = false, training = true;
+    bool recompute = false, quantize = false, keep_everything = false, training = true;
     float dropout = 0;
     std::int64_t rows = kRows;
   };
@@ -105,7 +105,7 @@ struct TinyModel {
 
   Value weight(Tape& t, const std::string& name, std::int64_t rows, std::int64_t cols) {
     const Value w = parameter(t, name, rows, cols);
-    return options_.quantise ? op::compute_copy(t, w, 6) : w;
+    return options_.quantize ? op::compute_copy(t, w, 6) : w;
   }
 
   void record() {

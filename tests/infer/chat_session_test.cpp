@@ -17,12 +17,12 @@ namespace {
 class Chat : public testing::Test {
  protected:
   ChatSession session(ChatOptions options = {}) {
-    options.asked.max_tokens = std::min<std::int64_t>(options.asked.max_tokens, 24);
+    options.request.max_tokens = std::min<std::int64_t>(options.request.max_tokens, 24);
     return {batcher_, layout_, std::move(options)};
   }
   static ChatOptions warm(std::uint64_t seed) {
     ChatOptions options;
-    options.asked.sampling = {.temperature = 2, .seed = seed};
+    options.request.sampling = {.temperature = 2, .seed = seed};
     return options;
   }
   TokenId byte(char c) const { return 5 + static_cast<unsigned char>(c); }
@@ -102,7 +102,7 @@ TEST_F(Chat, AnEmptyOrFailedRetryKeepsTheOldAnswer) {
 TEST_F(Chat, InvalidOptionsAreRejectedByTheConstructor) {
   const auto message = [&](std::vector<std::string> stops) {
     ChatOptions options;
-    options.asked.stop_strings = std::move(stops);
+    options.request.stop_strings = std::move(stops);
     return message_of([&] { session(options); });
   };
   EXPECT_EQ(message({""}), "stop: a string must not be empty");
@@ -124,19 +124,19 @@ TEST_F(Chat, ChangedOptionsApplyToLaterAnswers) {
 
 TEST_F(Chat, AnIncompleteCharacterIsDropped) {
   ChatOptions options;
-  options.asked.sampling = {.temperature = 0, .logit_bias = {{byte('\xC3'), 100.0f}}};
-  options.asked.max_tokens = 1;
+  options.request.sampling = {.temperature = 0, .logit_bias = {{byte('\xC3'), 100.0f}}};
+  options.request.max_tokens = 1;
   const Reply nothing = session(options).ask("hi");
   EXPECT_EQ(nothing.text, "");
   EXPECT_EQ(nothing.finish, FinishReason::length);
-  options.asked.max_tokens = 3;
+  options.request.max_tokens = 3;
   EXPECT_EQ(session(options).ask("hi").text, "\uFFFD\uFFFD")
       << "two invalid bytes; the third could begin a character and is dropped";
 }
 
 TEST_F(Chat, BlankAnswersAreNotAddedToTheHistory) {
   ChatOptions options;
-  options.asked.sampling.logit_bias = {{byte(' '), 100.0f}};
+  options.request.sampling.logit_bias = {{byte(' '), 100.0f}};
   ChatSession chat = session(options);
   const Reply reply = chat.ask("say something");
   EXPECT_EQ(reply.text.find_first_not_of(' '), std::string::npos);
@@ -163,7 +163,7 @@ TEST_F(Chat, SpecialTokensAreNotSampledAndAnswersAreNotEmpty) {
 
 TEST_F(Chat, AtLeastOneTokenIsGeneratedBeforeTheEnd) {
   ChatOptions options;
-  options.asked.sampling = {.temperature = 0, .logit_bias = {{layout_.end_id(), 100.0f}}};
+  options.request.sampling = {.temperature = 0, .logit_bias = {{layout_.end_id(), 100.0f}}};
   const Reply reply = session(options).ask("hi");
   EXPECT_EQ(reply.finish, FinishReason::stop);
   EXPECT_EQ(reply.usage.generated_tokens, 2) << "one token and the end of the turn";
@@ -178,7 +178,7 @@ TEST_F(Chat, TidyDropsOnlyLeadingBlanksAndPunctuation) {
   int dropped = 0;
   for (std::uint64_t seed = 0; seed < 20; ++seed) {
     ChatOptions options = warm(seed);
-    for (const char c : {'.', ',', ' ', '!'}) options.asked.sampling.logit_bias.push_back({byte(c), 12.0f});
+    for (const char c : {'.', ',', ' ', '!'}) options.request.sampling.logit_bias.push_back({byte(c), 12.0f});
     ChatSession plain = session(options);
     options.tidy = true;
     ChatSession tidy = session(options);
@@ -216,7 +216,7 @@ TEST_F(Chat, AnInterruptedAnswerIsKept) {
   EXPECT_LT(reply.usage.generated_tokens, 24);
   ASSERT_EQ(chat.history().size(), 2u);
   EXPECT_EQ(chat.history()[1].content, shown);
-  EXPECT_TRUE(interrupt.asked());
+  EXPECT_TRUE(interrupt.requested());
   interrupt.forget();
   EXPECT_NE(chat.ask("go on", {}, &interrupt).finish, FinishReason::cancelled);
 }

@@ -24,24 +24,24 @@ std::vector<double> exact_distribution(std::vector<float> logits, const Sampling
   std::vector<double> p(logits.size());
   for (std::size_t i = 0; i < p.size(); ++i)
     p[i] = std::exp(static_cast<double>(logits[i]) / static_cast<double>(options.temperature));
-  const auto normalise = [&] {
+  const auto normalize = [&] {
     const double total = std::accumulate(p.begin(), p.end(), 0.0);
     for (double& x : p) x /= total;
   };
   if (options.top_k > 0)
     for (std::size_t rank = static_cast<std::size_t>(options.top_k); rank < p.size(); ++rank)
       p[order[rank]] = 0;
-  normalise();
+  normalize();
   double reached = 0;
   for (const std::size_t i : order) {
     if (reached >= static_cast<double>(options.top_p)) p[i] = 0;
     reached += p[i];
   }
-  normalise();
+  normalize();
   const double largest = *std::ranges::max_element(p);
   for (double& x : p)
     if (x < static_cast<double>(options.min_p) * largest) x = 0;
-  normalise();
+  normalize();
   return p;
 }
 

@@ -80,13 +80,13 @@ function check_group(names, letters, tensors, bytes) {
   const rows = names.map((name) => tensors.get(name).shape[0]);
   const sum = (numbers) => numbers.reduce((a, b) => a + b, 0);
   const are = (kinds) => names.map((_, i) => i).filter((i) => kinds.includes(letters[i]));
-  const quantised = are('865'), q = quantised.map((i) => reader.integers(counts[i]));
-  const scales = reader.planes(2, sum(quantised.map((i) => rows[i])));
+  const quantized = are('865'), q = quantized.map((i) => reader.integers(counts[i]));
+  const scales = reader.planes(2, sum(quantized.map((i) => rows[i])));
   const halves = reader.planes(2, sum(are('2').map((i) => counts[i])));
   const floats = reader.planes(4, sum(are('4').map((i) => counts[i])));
   assert.equal(reader.at, bytes.length);
   let first_row = 0;
-  quantised.forEach((i, k) => {
+  quantized.forEach((i, k) => {
     const width = counts[i] / rows[i];
     const values = Float32Array.from(q[k], (value, e) => value * scales[first_row + Math.floor(e / width)]);
     assert.deepEqual(values, tensors.get(names[i]).values, names[i]);
@@ -95,7 +95,7 @@ function check_group(names, letters, tensors, bytes) {
   for (const [kinds, values] of [['2', halves], ['4', floats]])
     for (const i of are(kinds))
       assert.deepEqual(Float32Array.from(values.splice(0, counts[i])), tensors.get(names[i]).values, names[i]);
-  return quantised.length;
+  return quantized.length;
 }
 
 test('an artifact follows its documented format and contains the exact weights', () => {
@@ -114,15 +114,15 @@ test('an artifact follows its documented format and contains the exact weights',
 
     const groups = [...new Set([...tensors.keys()].map(group_of))].sort();
     assert.equal(weights.length, groups.length);
-    let letters = metadata['thimble.storage'], quantised = 0;
+    let letters = metadata['thimble.storage'], quantized = 0;
     groups.forEach((group, g) => {
       const names = [...tensors.keys()].filter((name) => group_of(name) === group)
         .sort((a, b) => layer_of(a) - layer_of(b));
-      quantised += check_group(names, letters.slice(0, names.length), tensors, weights[g]);
+      quantized += check_group(names, letters.slice(0, names.length), tensors, weights[g]);
       letters = letters.slice(names.length);
     });
     assert.equal(letters, '');
-    assert.ok(quantised > 4);
+    assert.ok(quantized > 4);
   } finally {
     rmSync(folder, { recursive: true });
   }

@@ -65,7 +65,7 @@ def check_tokenizer(case, folder, tokenizer):
             theirs = tokenizer(text, add_special_tokens=special)["input_ids"]
             difference = first_difference(ours, theirs)
             check(case, f"ids{' with special tokens' if special else ''} of {text[:24]!r}", not difference, difference)
-    # If a SentencePiece model normalises, the decoded text differs but encodes to the same ids.
+    # If a SentencePiece model normalizes, the decoded text differs but encodes to the same ids.
     for text, ours in zip(texts, ids_in(os.path.join(folder, "ids.txt")), strict=True):
         back = tokenizer.decode(ours)
         again = tokenizer(back, add_special_tokens=False)["input_ids"]

@@ -48,7 +48,7 @@ function thimble_ids(path, text, ...more) {
 
 const texts = ['Once upon a time there was a small cat.', ' leading and  two  spaces', 'Numbers 1234567 and $3.50!',
   'It\'s "quoted" - isn\'t it?', 'naïve café, Ελληνικά, 中文字符, עברית, 😀👍🏽', 'aaaaaaaaaaaa the the the bbbb'];
-// SentencePiece's nmt_nfkc normalises characters, Hugging Face's version graphemes, so the texts
+// SentencePiece's nmt_nfkc normalizes characters, Hugging Face's version graphemes, so the texts
 // contain no letters with several combining marks. SentencePiece turns newlines and tabs into
 // spaces.
 const lines = ['one\ntwo\n\nthree', 'a tab\tand a trailing space '];
@@ -92,8 +92,8 @@ for (const [preset, tokenizer] of [['llama', 'bpe:400'], ['qwen2', 'bytes'], ['q
   });
 }
 
-test('SentencePiece with a normaliser: the exported tokenizer.json gives the same ids', async () => {
-  const path = exported('normalised', 'llama', tales, 'sentencepiece:500');
+test('SentencePiece with a normalizer: the exported tokenizer.json gives the same ids', async () => {
+  const path = exported('normalized', 'llama', tales, 'sentencepiece:500');
   assert.equal(json_in(path, 'tokenizer.json').normalizer.normalizers[0].type, 'Precompiled');
   await assert_same_ids(path, [...texts, ...lines, 'ﬁne ½ ｆｕｌｌ　width  ']);
 });

@@ -68,7 +68,7 @@ test('the report shows curves, samples, the diagnosis and the command', needs_br
   with_page(browser, file('a', 'report.html'), {}, async (page) => {
     assert.equal(await page.locator('figure.chart').count(), 5);
     assert.equal(await page.textContent('h1'), 'a');
-    assert.match(await page.textContent('#limits'), /What limits this run: (infrastructure|data|optimisation)/);
+    assert.match(await page.textContent('#limits'), /What limits this run: (infrastructure|data|optimization)/);
     const events = readFileSync(join(folder, 'a', 'metrics.jsonl'), 'utf8').trim().split('\n').map((line) => JSON.parse(line));
     const said = events.filter(({ event }) => event === 'sample');
     assert.equal(said.length, 2 * 7, 'two samples at each of seven validations');

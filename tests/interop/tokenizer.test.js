@@ -91,7 +91,7 @@ async function assert_same_ids_of_whole(tokenizer, name, text) {
   assert_equal_ids(thimble_ids(tokenizer, file, '--whole')[0], encoding.getIds(), name);
 }
 
-// A pseudo-random text of pieces that patterns and normalisers treat specially.
+// A pseudo-random text of pieces that patterns and normalizers treat specially.
 function strange_text(count) {
   const pieces = [' ', ' ', ' ', '\n', '\n\n', '\r\n', '\t', '\u00A0', '\u3000', '\u0085', '\u180E', "'s", "'S", "'\u017F",
     "'ll", "'LL", "'re", "'vE", "'", 'a', 'word', 'Z', 'Word', 'WORD', '\u00E9', 'e\u0301', '\u0391', '\u03B1', '\u01C5',

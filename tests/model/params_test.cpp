@@ -229,9 +229,9 @@ TEST(Groups, MatchTheOptimizersOfTheGolfScripts) {
   EXPECT_TRUE(llama.find("model.layers.0.self_attn.q_proj.weight")->decays);
 }
 
-std::vector<float> initialised(const ParamTable& table, std::uint64_t seed = 1) {
+std::vector<float> initialized(const ParamTable& table, std::uint64_t seed = 1) {
   std::vector<float> block(static_cast<std::size_t>(table.block_size()), 7.0f);
-  initialise(table, seed, block);
+  initialize(table, seed, block);
   return block;
 }
 
@@ -260,7 +260,7 @@ Moments moments_of(std::span<const float> values) {
 void expect_init_like(const ModelConfig& model, const std::string& file) {
   const SafetensorsHeader golden = read_safetensors(golden_path(file));
   const ParamTable table(model);
-  const std::vector<float> block = initialised(table);
+  const std::vector<float> block = initialized(table);
   for (const Param& param : table.all()) {
     const Json& tensor = golden.json.at("init." + param.name);
     const auto begin = tensor.at("data_offsets").as_array()[0].as_uint();
@@ -276,16 +276,16 @@ void expect_init_like(const ModelConfig& model, const std::string& file) {
   }
 }
 
-TEST(Initialise, HasTheDistributionOfThePublishedScript) {
+TEST(Initialize, HasTheDistributionOfThePublishedScript) {
   expect_init_like(golden_baseline(), "golf_baseline_train.safetensors");
 }
-TEST(Initialise, HasTheDistributionOfThePublishedRecord) {
+TEST(Initialize, HasTheDistributionOfThePublishedRecord) {
   expect_init_like(golden_plus(), "golf_plus_train.safetensors");
 }
 
-TEST(Initialise, NormalScalesOutputProjectionsByDepth) {
+TEST(Initialize, NormalScalesOutputProjectionsByDepth) {
   const ParamTable table(model_of("microgpt"));
-  const std::vector<float> block = initialised(table);
+  const std::vector<float> block = initialized(table);
   const auto deviation = [&](std::string_view name) {
     return moments_of(values_of(block, *table.find(name))).deviation;
   };
@@ -297,9 +297,9 @@ TEST(Initialise, NormalScalesOutputProjectionsByDepth) {
   EXPECT_NEAR(deviation("blocks.0.attn.proj.weight"), 0.08 / 2, 0.002);
 }
 
-TEST(Initialise, OrthogonalMatricesAreOrthogonal) {
+TEST(Initialize, OrthogonalMatricesAreOrthogonal) {
   const ParamTable table(golden_plus());
-  const std::vector<float> block = initialised(table);
+  const std::vector<float> block = initialized(table);
   for (const char* name : {"blocks.0.attn.c_q.weight", "blocks.3.mlp.fc.weight", "bigram.proj.weight"}) {
     const Param& param = *table.find(name);
     ASSERT_EQ(param.init.kind, Init::Kind::orthogonal) << name;
@@ -321,12 +321,12 @@ TEST(Initialise, OrthogonalMatricesAreOrthogonal) {
   EXPECT_EQ(table.find("blocks.0.attn.c_k.weight")->init.kind, Init::Kind::uniform);  // 48 rows: too small
 }
 
-TEST(Initialise, DependsOnlyOnSeedAndName) {
+TEST(Initialize, DependsOnlyOnSeedAndName) {
   const ParamTable small(
       model_of("golf-plus", {"layers=2", "dim=128", "heads=2", "kv_heads=1", "mlp_hidden=64"}));
   const ParamTable deep(
       model_of("golf-plus", {"layers=5", "dim=128", "heads=2", "kv_heads=1", "mlp_hidden=64"}));
-  const std::vector<float> a = initialised(small), b = initialised(deep), c = initialised(small, 2);
+  const std::vector<float> a = initialized(small), b = initialized(deep), c = initialized(small, 2);
   const auto of = [](const std::vector<float>& block, const ParamTable& table, std::string_view name) {
     const auto values = values_of(block, *table.find(name));
     return std::vector<float>(values.begin(), values.end());
@@ -338,24 +338,24 @@ TEST(Initialise, DependsOnlyOnSeedAndName) {
   EXPECT_NE(of(a, small, "blocks.0.attn.c_q.weight"), of(a, small, "blocks.1.attn.c_q.weight"));
 }
 
-TEST(Initialise, GivesTheSameBitsForAnyNumberOfThreads) {
+TEST(Initialize, GivesTheSameBitsForAnyNumberOfThreads) {
   const ParamTable table(golden_plus());
   const int before = max_threads();
   set_threads(1);
-  const std::vector<float> one = initialised(table);
+  const std::vector<float> one = initialized(table);
   set_threads(3);
-  const std::vector<float> three = initialised(table);
+  const std::vector<float> three = initialized(table);
   set_threads(before);
   EXPECT_EQ(one, three);
 }
 
-TEST(Initialise, ZeroesGapsAndRejectsAWrongBlockSize) {
+TEST(Initialize, ZeroesGapsAndRejectsAWrongBlockSize) {
   const ParamTable table(golden_baseline());
-  std::vector<float> block = initialised(table);
+  std::vector<float> block = initialized(table);
   for (const Param& param : table.all()) std::fill_n(block.begin() + param.offset, param.count(), 0.0f);
   EXPECT_EQ(std::count(block.begin(), block.end(), 0.0f), table.block_size());
   block.pop_back();
-  EXPECT_THROW(initialise(table, 1, block), Error);
+  EXPECT_THROW(initialize(table, 1, block), Error);
 }
 
 }  // namespace

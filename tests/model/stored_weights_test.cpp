@@ -7,7 +7,7 @@
 #include <thread>
 
 #include "model/random_model.h"
-#include "ops/quantise.h"
+#include "ops/quantize.h"
 #include "support/message_of.h"
 
 namespace thimble::stored_weights_test {
@@ -16,7 +16,7 @@ namespace {
 constexpr WeightFormat kFormats[] = {WeightFormat::f32, WeightFormat::bf16, WeightFormat::f16,
                                      WeightFormat::int8_rows, WeightFormat::int8_blocks};
 
-// Random weights in the given formats; quantised for integer formats.
+// Random weights in the given formats; quantized for integer formats.
 std::shared_ptr<StoredWeights> random_weights(const ParamTable& table, std::vector<WeightFormat> formats) {
   auto stored = std::make_shared<StoredWeights>(table, formats);
   std::mt19937 random(29);
@@ -31,7 +31,7 @@ std::shared_ptr<StoredWeights> random_weights(const ParamTable& table, std::vect
         const auto begin = static_cast<std::size_t>(g * 32);
         const std::size_t count = groups == 1 ? row.size() : std::min<std::size_t>(32, row.size() - begin);
         target.scales.row<float>(r)[g] =
-            quantise_row(std::span(row).subspan(begin, count), 6,
+            quantize_row(std::span(row).subspan(begin, count), 6,
                          std::span(target.values.row<std::int8_t>(r) + begin, count));
       }
       for (std::size_t c = 0; groups == 0 && c < row.size(); ++c)
@@ -215,7 +215,7 @@ TEST(StoredWeights, TensorsOfOneMatrixShareAFormat) {
 TEST(StoredWeights, ExactStorageUsesTheNarrowestLosslessFormat) {
   const ParamTable table(small_config("llama"));
   std::vector<float> block(static_cast<std::size_t>(table.block_size()));
-  initialise(table, 1, block);
+  initialize(table, 1, block);
   const auto values = [&](const ParamView& view) {
     return std::span(block).subspan(static_cast<std::size_t>(view.offset),
                                     static_cast<std::size_t>(view.count()));

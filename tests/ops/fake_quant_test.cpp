@@ -1,11 +1,11 @@
-// Vectorised fake quantisation has the same bits as the packer's quantiser.
+// Vectorized fake quantization has the same bits as the packer's quantizer.
 #include "ops/cast.h"
 
 #include <bit>
 
 #include "ops/fill.h"
 #include "ops/op_harness.h"
-#include "ops/quantise.h"
+#include "ops/quantize.h"
 
 namespace thimble {
 namespace {
@@ -24,7 +24,7 @@ Values rows_with_corners(std::int64_t width) {
   return w;
 }
 
-void expect_bits_of_the_quantiser(const Values& w, std::int32_t bits) {
+void expect_bits_of_the_quantizer(const Values& w, std::int32_t bits) {
   const auto width = static_cast<std::size_t>(w.shape.cols);
   OpCase op_case;
   op_case.in = {w};
@@ -35,7 +35,7 @@ void expect_bits_of_the_quantiser(const Values& w, std::int32_t bits) {
     const std::vector<float> values(w.numbers.begin() + static_cast<std::ptrdiff_t>(row * width),
                                     w.numbers.begin() + static_cast<std::ptrdiff_t>((row + 1) * width));
     std::vector<std::int8_t> q(width);
-    const float scale = quantise_row(values, bits, q);
+    const float scale = quantize_row(values, bits, q);
     for (std::size_t i = 0; i < width; ++i) {
       const float expected = scale * static_cast<float>(q[i]);
       const auto found = static_cast<float>(results[0].numbers[row * width + i]);
@@ -45,18 +45,18 @@ void expect_bits_of_the_quantiser(const Values& w, std::int32_t bits) {
   }
 }
 
-TEST(FakeQuant, HasTheSameBitsAsTheQuantiser) {
+TEST(FakeQuant, HasTheSameBitsAsTheQuantizer) {
   for (const std::int64_t width : {1, 2, 3, 15, 16, 17, 100, 512, 1030})
     for (const std::int32_t bits : {8, 6, 5}) {
       SCOPED_TRACE(fmt::format("{} columns, {} bits", width, bits));
-      expect_bits_of_the_quantiser(rows_with_corners(width), bits);
+      expect_bits_of_the_quantizer(rows_with_corners(width), bits);
     }
 }
 
-TEST(FakeQuant, LongRowsUseTheQuantiser) {
+TEST(FakeQuant, LongRowsUseTheQuantizer) {
   constexpr std::int64_t kWidth = 700'000;
   EXPECT_FALSE(rounding_by_largest(8, kWidth, 1, 1));
-  expect_bits_of_the_quantiser(Fill(&op::kFakeQuant).rows(1, kWidth, 0.3f), 8);
+  expect_bits_of_the_quantizer(Fill(&op::kFakeQuant).rows(1, kWidth, 0.3f), 8);
 }
 
 }  // namespace

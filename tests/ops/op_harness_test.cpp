@@ -74,7 +74,7 @@ class DeviceCopy {
     for (const Part& part : parts_)
       runtime_->download(part.host.data(), arena_.at(part.offset),
                          static_cast<std::int64_t>(part.host.size()));
-    runtime_->synchronise();
+    runtime_->synchronize();
   }
 
  private:

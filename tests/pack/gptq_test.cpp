@@ -252,7 +252,7 @@ TEST(PackWeights, GptqKeepsScalesAndPrunedWeights) {
     EXPECT_EQ(a.scales, b.scales);
     const Role role = table.all()[i].role;
     const bool seen =
-        (role == Role::query || role == Role::key || role == Role::value) && is_quantised(a.storage);
+        (role == Role::query || role == Role::key || role == Role::value) && is_quantized(a.storage);
     EXPECT_EQ(a.q != b.q, seen) << table.all()[i].name;
     for (std::size_t k = 0; seen && k < a.q.size(); ++k) EXPECT_LE(std::abs(b.q[k]), 31);
   }

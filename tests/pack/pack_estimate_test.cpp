@@ -16,7 +16,7 @@ struct Weights {
 
 TEST(SizeModel, IsWithinThreePercentOfTheCodedSize) {
   const Weights w;
-  for (const QuantiseRule& rule : {QuantiseRule{.bits = 8},
+  for (const QuantizeRule& rule : {QuantizeRule{.bits = 8},
                                    {.bits = 6},
                                    {.bits = 5},
                                    {.bits = 6, .clip = Clip::deviation, .deviations = 12.85f}}) {
@@ -41,8 +41,8 @@ TEST(SizeModel, AccountsForTheRangeCodersModelOfRowsAndColumns) {
     for (const Param& param : table.all())
       for (std::int64_t i = 0; !alike && i < param.count(); ++i)
         param.in(std::span(block))[static_cast<std::size_t>(i)] *= static_cast<float>(1 + i % param.cols % 7);
-    for (const QuantiseRule& rule :
-         {QuantiseRule{.bits = 6}, {.bits = 6, .clip = Clip::deviation, .deviations = 12.85f}}) {
+    for (const QuantizeRule& rule :
+         {QuantizeRule{.bits = 6}, {.bits = 6, .clip = Clip::deviation, .deviations = 12.85f}}) {
       const auto tensors = pack_weights(table, block, types, {.rule = rule}).tensors;
       const auto coded = static_cast<double>(coded_bytes(code_weights(table, tensors, Codec::range)));
       const auto predicted = static_cast<double>(predicted_bytes(table, tensors, Codec::range));
@@ -56,7 +56,7 @@ TEST(SizeModel, MatchesThePublishedBitsOfNormalRows) {
   const Weights w;
   const PackOptions options{
       .rule = {.bits = 6, .clip = Clip::deviation, .deviations = 12.85f},
-      .embedding = QuantiseRule{.bits = 6, .clip = Clip::deviation, .deviations = 12.85f}};
+      .embedding = QuantizeRule{.bits = 6, .clip = Clip::deviation, .deviations = 12.85f}};
   const double bits = 8 * static_cast<double>(estimate_packing(w.table, w.block, w.types, options).bytes) /
                       static_cast<double>(w.table.count());
   EXPECT_NEAR(bits, 3.36, 0.10);  // plus scales and vectors

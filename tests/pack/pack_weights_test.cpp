@@ -30,7 +30,7 @@ TEST(PackWeights, GolfBaselineHasThePublishedSizes) {
     const Storage storage = storage_of(param, {});
     payload += payload_bytes(param, storage);
     scales += scale_count(param, storage);
-    if (is_quantised(storage)) integers += param.count();
+    if (is_quantized(storage)) integers += param.count();
     if (storage == Storage::f32) kept += param.count();
     EXPECT_NE(storage, Storage::f16) << param.name;
   }
@@ -63,18 +63,18 @@ TEST(PackWeights, StorageFollowsFromBitsAndSize) {
   EXPECT_EQ(storage_name(micro, "lm_head.weight", six), "I8");
 }
 
-TEST(PackWeights, EveryMatrixOfOtherModelsIsQuantised) {
+TEST(PackWeights, EveryMatrixOfOtherModelsIsQuantized) {
   const PackOptions options = pack_options({}, false);
   const ParamTable quick(config_of("quick", {"tie_embeddings=false"}));
   for (const Param& param : quick.all())
-    EXPECT_EQ(is_quantised(storage_of(param, options)), param.dims.size() == 2) << param.name;
+    EXPECT_EQ(is_quantized(storage_of(param, options)), param.dims.size() == 2) << param.name;
   EXPECT_EQ(storage_name(quick, "model.embed_tokens.weight", options), "I8");
   EXPECT_EQ(storage_name(quick, "lm_head.weight", options), "I8");
   EXPECT_EQ(storage_name(quick, "model.layers.0.self_attn.k_proj.weight", options), "I6");
   EXPECT_EQ(storage_name(quick, "model.norm.weight", options), "F32");
 
   PackOptions mixed = options;
-  mixed.mlp = QuantiseRule{.bits = 5};
+  mixed.mlp = QuantizeRule{.bits = 5};
   EXPECT_EQ(storage_name(quick, "model.layers.0.mlp.up_proj.weight", mixed), "I5");
   EXPECT_EQ(storage_name(quick, "model.layers.0.self_attn.q_proj.weight", mixed), "I6");
   EXPECT_EQ(storage_of(matrix_param(100, 7), options), Storage::f16) << "scales would cost too much";
@@ -82,7 +82,7 @@ TEST(PackWeights, EveryMatrixOfOtherModelsIsQuantised) {
 
 TEST(PackOptions, ClipsBelongToTheirBits) {
   for (const BitWidth& width : kBitWidths) EXPECT_EQ(bits_of(width.storage), width.bits);
-  const auto step = [](const QuantiseRule& rule) {
+  const auto step = [](const QuantizeRule& rule) {
     return rule.deviations / static_cast<float>((1 << (rule.bits - 1)) - 1);
   };
   for (const bool golf : {true, false})
@@ -98,7 +98,7 @@ TEST(PackOptions, ClipsBelongToTheirBits) {
             "int6_clip_9_deviations, embedding int8_clip_20_deviations");
 }
 
-TEST(PackOptions, FollowQuantisationAwareTraining) {
+TEST(PackOptions, FollowQuantizationAwareTraining) {
   EXPECT_EQ(rule_name(pack_options({}, false, 5).rule), "int5_per_row");
   EXPECT_EQ(rule_name(pack_options({.bits = 6}, false, 5).rule), "int6_clip_9_deviations");
 }
@@ -124,7 +124,7 @@ struct Sample {
 TEST(PackWeights, PackingAnotherModelAgainChangesNothing) {
   Sample sample(small_config("quick"));
   PackOptions options = pack_options({.prune = 0.1}, false);
-  options.mlp = QuantiseRule{.bits = 5, .clip = Clip::deviation, .deviations = 6};
+  options.mlp = QuantizeRule{.bits = 5, .clip = Clip::deviation, .deviations = 6};
   const PackedWeights first = sample.pack(options);
   EXPECT_GT(first.pruned, 0);
   sample.weights = unpack_weights(sample.table, first.tensors);
@@ -135,14 +135,14 @@ TEST(PackWeights, PackingAnotherModelAgainChangesNothing) {
 TEST(PackWeights, PackingAgainChangesNothing) {
   // 67,200 elements, enough to be quantized to 8 bits.
   Sample sample(small_config("golf-plus", {"layers=1", "unet_skips=false", "mlp_hidden=700"}));
-  const QuantiseRule rules[] = {{.bits = 8},
+  const QuantizeRule rules[] = {{.bits = 8},
                                 {.bits = 6},
                                 {.bits = 5},
                                 {.bits = 8, .clip = Clip::search},
                                 {.bits = 6, .clip = Clip::search},
                                 {.bits = 5, .clip = Clip::deviation, .deviations = 4}};
   const std::vector<float> original = sample.weights;
-  for (const QuantiseRule& rule : rules) {
+  for (const QuantizeRule& rule : rules) {
     const PackOptions options{.rule = rule, .prune = 0.03};
     sample.weights = original;
     const PackedWeights first = sample.pack(options);
@@ -176,7 +176,7 @@ TEST(PackWeights, PruningPackedTensorsKeepsTheOtherIntegers) {
 
 TEST(PackWeights, PruningPackedTensorsSkipsSmallMatrices) {
   Sample sample(small_config("golf-plus", {"layers=1", "unet_skips=false", "mlp_hidden=700"}));
-  const PackOptions options{.rule = {.bits = 8}, .embedding = QuantiseRule{.bits = 6}};
+  const PackOptions options{.rule = {.bits = 8}, .embedding = QuantizeRule{.bits = 6}};
   const PackedWeights packed = sample.pack(options);
   sample.weights = unpack_weights(sample.table, packed.tensors);
   PackOptions pruning = options;

@@ -39,7 +39,7 @@ TEST(PruneSmallest, HandlesEmptyInputZerosAndFractionZero) {
   EXPECT_THROW(prune_smallest(values, -0.1), Error);
 }
 
-PackedTensor quantised(std::vector<std::int8_t> q, std::vector<float> scales) {
+PackedTensor quantized(std::vector<std::int8_t> q, std::vector<float> scales) {
   return {.storage = Storage::int6,
           .restored = DType::f32,
           .floats = {},
@@ -49,9 +49,9 @@ PackedTensor quantised(std::vector<std::int8_t> q, std::vector<float> scales) {
 
 TEST(CheapestFirst, ZeroesOnesInOrderOfTheirScale) {
   const std::vector<PackedTensor> tensors = {
-      quantised({1, 2, -1, 0, 1, 1}, {0.5f, 0.1f}),  // rows of 3
+      quantized({1, 2, -1, 0, 1, 1}, {0.5f, 0.1f}),  // rows of 3
       {.storage = Storage::f32, .restored = DType::f32, .floats = {1, 1}, .q = {}, .scales = {}},
-      quantised({-1, 3, 5, -1}, {0.3f}),
+      quantized({-1, 3, 5, -1}, {0.3f}),
   };
   const CheapestFirst cheapest(tensors);
   EXPECT_EQ(cheapest.count(), 6);

@@ -92,7 +92,7 @@ void begin(Plot& p) {
     for (const std::string& fact : {has, here, there}) t.use_fact(fact);
     break;
   }
-  const std::string she = capitalised(p.hero->pronoun());
+  const std::string she = capitalized(p.hero->pronoun());
   p.add(t.say({"One morning {0} went to the {1}.", "One day {0} walked to the {1}.",
                "Early in the evening {0} ran to the {1}.", "When the sun came out, {0} went to the {1}."},
               p.hero->name, p.place->name));
@@ -102,11 +102,11 @@ void begin(Plot& p) {
 
 void meet(Plot& p) {
   p.add(p.t.say({"{0} was there already.", "{1} the {3} sat {0}.", "There {2} met {0}."},
-                p.friend_of_hero->name, capitalised(p.place->preposition), p.hero->pronoun(), p.place->name));
+                p.friend_of_hero->name, capitalized(p.place->preposition), p.hero->pronoun(), p.place->name));
   p.add(p.t.say({"\"What have you got there?\" asked {0}. \"{2},\" said {1}. \"Do you like it?\"",
                  "\"Hello, {1}!\" said {0}. \"Is that {3}?\" \"Yes,\" said {1}, \"it is new.\"",
                  "\"May I hold the {4}?\" asked {0}. \"Of course,\" said {1}."},
-                p.friend_of_hero->name, p.hero->name, capitalised(with_article(p.item())),
+                p.friend_of_hero->name, p.hero->name, capitalized(with_article(p.item())),
                 with_article(p.item()), p.thing));
 }
 
@@ -119,7 +119,7 @@ void share(Plot& p) {
   p.add(t.say({"Behind a stone {0} found {1}.", "Then {0} saw {1} in the grass."}, p.hero->name,
               counted(found, good.name)));
   const int left = found - eaten;
-  p.add(fmt::format("{} ate {}, and {} {} left.", capitalised(p.hero->pronoun()), number_word(eaten),
+  p.add(fmt::format("{} ate {}, and {} {} left.", capitalized(p.hero->pronoun()), number_word(eaten),
                     number_word(left), left == 1 ? "was" : "were"));
 }
 
@@ -131,7 +131,7 @@ void see_an_animal(Plot& p) {
   if (!animal) return;
   t.use_fact(at_fact(fmt::format("the {}", animal->name), *p.place));
   p.add(t.say({"{0} came along and said {1}.", "Suddenly somebody said {1}. It was {2}."},
-              capitalised(with_article(animal->name)), animal->says, with_article(animal->name)));
+              capitalized(with_article(animal->name)), animal->says, with_article(animal->name)));
   const Animal* other = t.pick_if(kAnimals, [&](const Animal& candidate) {
     return candidate.size < animal->size && t.may_use(size_fact(candidate, *animal));
   });

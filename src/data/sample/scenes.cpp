@@ -41,7 +41,7 @@ std::vector<Statement> draw_statements(DocumentWriter& t, Statements& statements
 }
 
 void ask_for_one(DocumentWriter& t, const Statements& statements, const Statement& one, Scene& scene) {
-  scene.ask(fmt::format(fmt::runtime(t.pick(statements.one)), one.subject), capitalised(one.words()) + ".");
+  scene.ask(fmt::format(fmt::runtime(t.pick(statements.one)), one.subject), capitalized(one.words()) + ".");
 }
 
 void ask_for_several(DocumentWriter& t, const Statements& statements, std::vector<Statement> all,
@@ -54,7 +54,7 @@ void ask_for_several(DocumentWriter& t, const Statements& statements, std::vecto
     words.push_back(statement.words());
   }
   scene.ask(fmt::format(fmt::runtime(statements.several), listed(subjects)),
-            capitalised(listed(words)) + ".");
+            capitalized(listed(words)) + ".");
 }
 
 }  // namespace
@@ -62,7 +62,7 @@ void ask_for_several(DocumentWriter& t, const Statements& statements, std::vecto
 Scene statements_with_questions(DocumentWriter& t, Statements statements) {
   const std::vector<Statement> all = draw_statements(t, statements);
   Scene scene;
-  for (const Statement& statement : all) scene.add(capitalised(statement.words()) + ".");
+  for (const Statement& statement : all) scene.add(capitalized(statement.words()) + ".");
   // The training split uses each story for three questions. Held-out chats ask one to three.
   for (int questions = t.split() == Split::train ? 3 : t.number(1, 3); questions > 0; --questions) {
     if (t.one_in(2))
@@ -147,7 +147,7 @@ Scene which_is_bigger(DocumentWriter& t) {
     Scene scene;
     scene.ask(t.say({"Which is {2}, {0} or {1}?", "What is {2}, {0} or {1}?"}, with_article(one.name),
                     with_article(other.name), bigger ? "bigger" : "smaller"),
-              fmt::format("{} is {} than {}.", capitalised(with_article(is->name)),
+              fmt::format("{} is {} than {}.", capitalized(with_article(is->name)),
                           bigger ? "bigger" : "smaller", with_article(than->name)));
     return scene;
   }
@@ -195,7 +195,7 @@ Scene count_aloud(DocumentWriter& t) {
     Scene scene;
     scene.ask(t.say({"Count from {0} to {1}.", "Can you count from {0} to {1}?"}, number_word(from),
                     number_word(to)),
-              capitalised(answer) + ".");
+              capitalized(answer) + ".");
     return scene;
   }
 }
@@ -213,7 +213,7 @@ Scene count_animals(DocumentWriter& t) {
     std::vector<std::string> guests;
     for (std::string_view animal : animals) guests.push_back(with_article(animal));
     Scene scene;
-    scene.add(fmt::format("{} are {}.", capitalised(listed(guests)), place.where()));
+    scene.add(fmt::format("{} are {}.", capitalized(listed(guests)), place.where()));
     scene.ask(t.say({"How many animals are {0}?", "How many animals do you count {0}?"}, place.where()),
               fmt::format("There are {} animals {}.", number_word(static_cast<int>(animals.size())),
                           place.where()));
@@ -279,7 +279,7 @@ void ask_together(DocumentWriter& t, const Amount& one, const Amount& other, con
 void ask_who(DocumentWriter& t, std::string_view more, const Amount& winner, const Amount& loser,
              const Good& good, Scene& scene) {
   scene.ask(t.say({"Who has {0} {1}s?", "Which of them has {0} {1}s?"}, more, good.name),
-            fmt::format("{} is {} than {}, so {} has {} {}s.", capitalised(number_word(winner.count)), more,
+            fmt::format("{} is {} than {}, so {} has {} {}s.", capitalized(number_word(winner.count)), more,
                         number_word(loser.count), winner.who->name, more, good.name));
 }
 
@@ -339,7 +339,7 @@ Exchange small_talk(DocumentWriter& t) {
   if (t.one_in(3)) {
     const Animal& animal = *t.pick_if(kAnimals, [](const Animal& a) { return !a.says.empty(); });
     return {t.say({"What does {0} say?", "What sound does {0} make?"}, with_article(animal.name)),
-            fmt::format("{} says {}.", capitalised(with_article(animal.name)), animal.says)};
+            fmt::format("{} says {}.", capitalized(with_article(animal.name)), animal.says)};
   }
   const auto& [said, reply] = t.pick(kTalk);
   return {std::string(said), std::string(reply)};
@@ -363,7 +363,7 @@ Scene sums(DocumentWriter& t) {
     if (!t.use_fact(sum_fact(who, good, had, more ? change : -change))) continue;
     Scene scene;
     scene.add(fmt::format("{} has {}.", who.name, counted(had, good.name)));
-    const std::string she = capitalised(who.pronoun()), some = number_word(change);
+    const std::string she = capitalized(who.pronoun()), some = number_word(change);
     if (more)
       scene.add(t.say({"{0} finds {1} more.", "{0} gets {1} more.", "Then {2} brings {1} more."}, she, some,
                       who.pronoun()));

@@ -31,7 +31,7 @@ std::string counted(int number, std::string_view good) {
   return fmt::format("{} {}{}", number_word(number), good, number == 1 ? "" : "s");
 }
 
-std::string capitalised(std::string_view words) {
+std::string capitalized(std::string_view words) {
   std::string text(words);
   if (text.at(0) >= 'a' && text[0] <= 'z') text[0] = static_cast<char>(text[0] - 'a' + 'A');
   return text;

@@ -173,7 +173,7 @@ inline constexpr int kLargestNumber = 20;
 std::string number_word(int number);                     // 0 to kLargestNumber: "no", "one", ...
 std::string with_article(std::string_view words);        // "a red ball", "an apple"
 std::string counted(int number, std::string_view good);  // "one apple", "three apples", "no apples"
-std::string capitalised(std::string_view words);         // "The cat"
+std::string capitalized(std::string_view words);         // "The cat"
 std::string listed(std::span<const std::string> words);  // "a, b and c"
 
 // Facts in canonical spelling: one string per fact, independent of the sentence that expresses it.

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "ops/cpu/row_blocks.h"
-#include "ops/quantise.h"
+#include "ops/quantize.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "ops/cpu/cast.cpp"
@@ -51,7 +51,7 @@ bool largest_two(const float* w, std::int64_t count, float& largest, float& seco
 
 template <class Y>
 HWY_INLINE void round_row(const Rounding& by, const float* w, std::int64_t count, Y* y) {
-  const V32 magic = all(12582912.0f);  // rounds half to even, as in quantise.cpp
+  const V32 magic = all(12582912.0f);  // rounds half to even, as in quantize.cpp
   for_lanes(count, [&](auto at) HWY_ATTR {
     const V32 clipped = hn::Min(hn::Max(at.load(w), all(-by.clip)), all(by.clip));
     const V32 steps = hn::Sub(hn::Add(hn::Div(clipped, all(by.scale)), magic), magic);
@@ -124,9 +124,9 @@ void cast_backward(const Context&, const OpCall& call) {
 }
 
 // Any row, with the packer's quantizer.
-void quantise_dequantise(const FakeQuant& op, std::int64_t o, std::vector<std::int8_t>& q) {
+void quantize_dequantize(const FakeQuant& op, std::int64_t o, std::vector<std::int8_t>& q) {
   q.resize(static_cast<std::size_t>(op.w.cols));
-  const float scale = quantise_row({op.w.row<float>(o), q.size()}, op.at.bits, q);
+  const float scale = quantize_row({op.w.row<float>(o), q.size()}, op.at.bits, q);
   const auto value = [&](std::size_t i) { return scale * static_cast<float>(q[i]); };
   if (op.y.dtype == DType::bf16)
     for (std::size_t i = 0; i < q.size(); ++i) op.y.row<bf16>(o)[i] = to_bf16(value(i));
@@ -153,7 +153,7 @@ void fake_quant_forward(const Context&, const OpCall& call) {
       if (by && by->scale > 0)
         HWY_DYNAMIC_DISPATCH(round_any_row)(*by, op.w, op.y, o);
       else
-        quantise_dequantise(op, o, q);
+        quantize_dequantize(op, o, q);
     }
   });
 }

@@ -324,7 +324,7 @@ void plain_attention_backward(cudaStream_t stream, const Attention& op, const fl
 bool on_tensor_cores(const Attention& op) {
   const std::int64_t size = op.head_size();
   return op.q.dtype != DType::f32 && (size == 32 || size == 64 || size == 128) &&
-         vectorised(op.q, {op.k, op.v, op.y, op.dy, op.dq, op.dk, op.dv});
+         vectorized(op.q, {op.k, op.v, op.y, op.dy, op.dq, op.dk, op.dv});
 }
 
 // Hopper's own instructions need bf16, 32-bit row numbers, and scale > 0, so that the maximum score

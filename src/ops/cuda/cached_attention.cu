@@ -330,13 +330,13 @@ void cached_attention_forward(const Context& context, const OpCall& call) {
   const CachedAttention op(call);
   if (op.q.rows == 0) return;
   const cudaStream_t stream = stream_of(context);
-  if (vectorised(op.k, {op.v, op.k_cache, op.v_cache}))
+  if (vectorized(op.k, {op.v, op.k_cache, op.v_cache}))
     append<kVector>(stream, op);
   else
     append<1>(stream, op);
 
   const std::int64_t D = op.head_size(), parts = cached_attention_parts(op.q.rows, op.at.context);
-  if (!vectorised(op.q, {op.k_cache, op.v_cache}) || D % kVector != 0) return attend_fallback(context, op);
+  if (!vectorized(op.q, {op.k_cache, op.v_cache}) || D % kVector != 0) return attend_fallback(context, op);
   const bool tiles = op.q.rows > kFewRows && supports_prompt_tiles(op);
   if (tiles) attend_prompt_tiles(context, op);
   const Cached c{View(op.q),

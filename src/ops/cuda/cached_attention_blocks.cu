@@ -151,7 +151,7 @@ void launch(cudaStream_t stream, const CachedAttention& op) {
 bool supports_prompt_tiles(const CachedAttention& op) {
   const std::int64_t D = op.head_size();
   return op.q.dtype == DType::bf16 && (D == 32 || D == 64 || D == 128) &&
-         vectorised(op.q, {op.k_cache, op.v_cache, op.y});
+         vectorized(op.q, {op.k_cache, op.v_cache, op.y});
 }
 
 void attend_prompt_tiles(const Context& context, const CachedAttention& op) {

@@ -20,7 +20,7 @@ void cast_rows(cudaStream_t stream, const Tensor& from_rows, const Tensor& to_ro
 }
 
 void cast(const Context& context, const Tensor& from, const Tensor& to, bool add) {
-  if (vectorised(from, {to}))
+  if (vectorized(from, {to}))
     cast_rows<kVector>(stream_of(context), from, to, add);
   else
     cast_rows<1>(stream_of(context), from, to, add);
@@ -36,7 +36,7 @@ void cast_backward(const Context& context, const OpCall& call) {
   if (op.dx) cast(context, op.dy, op.dx, op.add_dx);
 }
 
-// fake_quant implements the quantizer's rule (ops/quantise.cpp) bit for bit, with one thread block
+// fake_quant implements the quantizer's rule (ops/quantize.cpp) bit for bit, with one thread block
 // per row: products and sums are rounded individually, as on the host.
 //
 // The quantile of the int8 clip is so high that it lies between the two largest magnitudes of every
@@ -81,7 +81,7 @@ __device__ Rule rule_of(Top top, std::int32_t bits, std::int64_t width) {
   return {scale, INFINITY, -highest - 1, highest, scale};
 }
 
-__global__ void __launch_bounds__(kThreads) quantise_rows(View w, View y, std::int32_t bits) {
+__global__ void __launch_bounds__(kThreads) quantize_rows(View w, View y, std::int32_t bits) {
   const std::int64_t row = blockIdx.x;
   Top top{0, 0};
   int finite = 1;
@@ -115,7 +115,7 @@ void fake_quant_forward(const Context& context, const OpCall& call) {
   const FakeQuant op(call);
   if (op.w.cols > kWidestRow) refuse("[fake_quant] expected rows of at most 300000 columns", op.w.cols);
   if (op.w.count() == 0) return;
-  quantise_rows<<<blocks_for(op.w.rows, 1), kThreads, 0, stream_of(context)>>>(View(op.w), View(op.y),
+  quantize_rows<<<blocks_for(op.w.rows, 1), kThreads, 0, stream_of(context)>>>(View(op.w), View(op.y),
                                                                                op.at.bits);
   launched("fake_quant");
 }

@@ -95,7 +95,7 @@ void activation_gradients(cudaStream_t stream, const Activation& op) {
 // length, which the check of y and dy covers.
 void activation_forward(const Context& context, const OpCall& call) {
   const Activation op(call);
-  if (vectorised(op.x, {op.y}))
+  if (vectorized(op.x, {op.y}))
     activation<kVector>(stream_of(context), op);
   else
     activation<1>(stream_of(context), op);
@@ -104,7 +104,7 @@ void activation_forward(const Context& context, const OpCall& call) {
 void activation_backward(const Context& context, const OpCall& call) {
   const Activation op(call);
   if (!op.dx) return;
-  if (vectorised(op.x, {op.dy, op.dx}))
+  if (vectorized(op.x, {op.dy, op.dx}))
     activation_gradients<kVector>(stream_of(context), op);
   else
     activation_gradients<1>(stream_of(context), op);
@@ -141,7 +141,7 @@ void drop(cudaStream_t stream, const Tensor& from_rows, const Tensor& to_rows, c
 }
 
 void drop(const Context& context, const Tensor& from, const Tensor& to, const Dropout& op, bool add) {
-  if (vectorised(from, {to}))
+  if (vectorized(from, {to}))
     drop<kVector>(stream_of(context), from, to, op.seed, op.at, add);
   else
     drop<1>(stream_of(context), from, to, op.seed, op.at, add);

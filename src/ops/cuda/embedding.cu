@@ -117,7 +117,7 @@ void embedding_gradients(cudaStream_t stream, const Embedding& op, void* scratch
 
 void embedding_forward(const Context& context, const OpCall& call) {
   const Embedding op(call);
-  if (vectorised(op.table, {op.y}))
+  if (vectorized(op.table, {op.y}))
     embedding<kVector>(stream_of(context), op);
   else
     embedding<1>(stream_of(context), op);
@@ -126,7 +126,7 @@ void embedding_forward(const Context& context, const OpCall& call) {
 void embedding_backward(const Context& context, const OpCall& call) {
   const Embedding op(call);
   if (!op.dtable) return;
-  if (vectorised(op.dy, {op.dtable}))
+  if (vectorized(op.dy, {op.dtable}))
     embedding_gradients<kVector>(stream_of(context), op, call.scratch.data);
   else
     embedding_gradients<1>(stream_of(context), op, call.scratch.data);
@@ -164,7 +164,7 @@ void gather_gradients(cudaStream_t stream, const Gather& op) {
 
 void gather_forward(const Context& context, const OpCall& call) {
   const Gather op(call);
-  if (vectorised(op.x, {op.y}))
+  if (vectorized(op.x, {op.y}))
     gather<kVector>(stream_of(context), op);
   else
     gather<1>(stream_of(context), op);
@@ -173,7 +173,7 @@ void gather_forward(const Context& context, const OpCall& call) {
 void gather_backward(const Context& context, const OpCall& call) {
   const Gather op(call);
   if (!op.dx) return;
-  if (vectorised(op.dy, {op.dx}))
+  if (vectorized(op.dy, {op.dx}))
     gather_gradients<kVector>(stream_of(context), op);
   else
     gather_gradients<1>(stream_of(context), op);
@@ -241,7 +241,7 @@ void smear_gradients(cudaStream_t stream, const Smear& op, void* scratch) {
 
 void smear_forward(const Context& context, const OpCall& call) {
   const Smear op(call);
-  if (vectorised(op.x, {op.gate, op.y}))
+  if (vectorized(op.x, {op.gate, op.y}))
     smear<kVector>(stream_of(context), op);
   else
     smear<1>(stream_of(context), op);
@@ -249,7 +249,7 @@ void smear_forward(const Context& context, const OpCall& call) {
 
 void smear_backward(const Context& context, const OpCall& call) {
   const Smear op(call);
-  if (vectorised(op.x, {op.gate, op.dy, op.dx}))
+  if (vectorized(op.x, {op.gate, op.dy, op.dx}))
     smear_gradients<kVector>(stream_of(context), op, call.scratch.data);
   else
     smear_gradients<1>(stream_of(context), op, call.scratch.data);

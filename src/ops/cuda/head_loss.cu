@@ -280,7 +280,7 @@ void softcap_gradients(cudaStream_t stream, const Softcap& op) {
 
 void softcap_forward(const Context& context, const OpCall& call) {
   const Softcap op(call);
-  if (vectorised(op.x, {op.y}))
+  if (vectorized(op.x, {op.y}))
     softcap<kVector>(stream_of(context), op);
   else
     softcap<1>(stream_of(context), op);
@@ -289,7 +289,7 @@ void softcap_forward(const Context& context, const OpCall& call) {
 void softcap_backward(const Context& context, const OpCall& call) {
   const Softcap op(call);
   if (!op.dx) return;
-  if (vectorised(op.y, {op.dy, op.dx}))
+  if (vectorized(op.y, {op.dy, op.dx}))
     softcap_gradients<kVector>(stream_of(context), op);
   else
     softcap_gradients<1>(stream_of(context), op);

@@ -104,7 +104,7 @@ void linear_of_few_rows(cudaStream_t stream, const Linear& op) {
 // Whether few_rows supports the call: 16 bits, at most kFewRows rows, 16-byte aligned.
 bool takes_linear_rows(const Linear& op) {
   return op.x.dtype != DType::f32 && op.w.dtype == op.x.dtype && op.x.rows <= kFewRows &&
-         vectorised(op.x, {}) && vectorised(op.w, {});
+         vectorized(op.x, {}) && vectorized(op.w, {});
 }
 
 void linear_rows(const Context& context, const Linear& op) {
@@ -141,7 +141,7 @@ void with_bias(const Context& context, const Linear& op, void* scratch) {
     const Tensor sums{scratch, rows, op.w.rows, op.w.rows, DType::f32, Device::cuda},
         y = op.y.row_range(first, rows);
     product(context, op, op.x.row_range(first, rows), sums);
-    if (vectorised(sums, {op.b, y}))
+    if (vectorized(sums, {op.b, y}))
       add_bias<kVector>(stream_of(context), sums, op.b, y);
     else
       add_bias<1>(stream_of(context), sums, op.b, y);
@@ -172,7 +172,7 @@ void linear_backward(const Context& context, const OpCall& call) {
   if (op.dx) gemm(context, {op.dy}, {op.w}, op.dx, op.add_dx);
   if (op.dw) gemm(context, transposed(op.dy), {op.x}, op.dw, true);
   if (!op.db) return;
-  if (vectorised(op.dy, {}))
+  if (vectorized(op.dy, {}))
     bias_gradient<kVector>(stream_of(context), op, call.scratch.data);
   else
     bias_gradient<1>(stream_of(context), op, call.scratch.data);

@@ -132,7 +132,7 @@ void rmsnorm_forward(const Context& context, const OpCall& call) {
   const RmsNorm op(call);
   const auto in_registers = [&](auto packs) { rmsnorm_in_registers<packs()>(stream_of(context), op); };
   if (with_packs({op.x, op.y}, {op.w}, in_registers)) return;
-  if (vectorised(op.x, {op.w, op.y}))
+  if (vectorized(op.x, {op.w, op.y}))
     rmsnorm<kVector>(stream_of(context), op);
   else
     rmsnorm<1>(stream_of(context), op);
@@ -144,7 +144,7 @@ void rmsnorm_backward(const Context& context, const OpCall& call) {
     rmsnorm_gradients_in_registers<packs()>(stream_of(context), op, call.scratch.data);
   };
   if (with_packs({op.x, op.dy, op.dx}, {op.w}, in_registers)) return;
-  if (vectorised(op.x, {op.w, op.dy, op.dx, op.dw}))
+  if (vectorized(op.x, {op.w, op.dy, op.dx, op.dw}))
     rmsnorm_gradients<kVector>(stream_of(context), op, call.scratch.data);
   else
     rmsnorm_gradients<1>(stream_of(context), op, call.scratch.data);
@@ -242,7 +242,7 @@ void layernorm_gradients(cudaStream_t stream, const LayerNorm& op, void* scratch
 
 void layernorm_forward(const Context& context, const OpCall& call) {
   const LayerNorm op(call);
-  if (vectorised(op.x, {op.w, op.b, op.y}))
+  if (vectorized(op.x, {op.w, op.b, op.y}))
     layernorm<kVector>(stream_of(context), op);
   else
     layernorm<1>(stream_of(context), op);
@@ -250,7 +250,7 @@ void layernorm_forward(const Context& context, const OpCall& call) {
 
 void layernorm_backward(const Context& context, const OpCall& call) {
   const LayerNorm op(call);
-  if (vectorised(op.x, {op.w, op.dy, op.dx}))
+  if (vectorized(op.x, {op.w, op.dy, op.dx}))
     layernorm_gradients<kVector>(stream_of(context), op, call.scratch.data);
   else
     layernorm_gradients<1>(stream_of(context), op, call.scratch.data);

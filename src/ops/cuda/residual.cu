@@ -161,7 +161,7 @@ void residual_mix_gradients(cudaStream_t stream, const ResidualMix& op, void* sc
 
 void add_scaled_forward(const Context& context, const OpCall& call) {
   const AddScaled op(call);
-  if (vectorised(op.x, {op.branch, op.scale, op.y}))
+  if (vectorized(op.x, {op.branch, op.scale, op.y}))
     add_scaled<kVector>(stream_of(context), op);
   else
     add_scaled<1>(stream_of(context), op);
@@ -174,7 +174,7 @@ void add_scaled_backward(const Context& context, const OpCall& call) {
   };
   const bool one_value = op.dx && op.dx.data == op.dbranch.data;
   if (!one_value && with_packs({op.branch, op.dy, op.dx, op.dbranch}, {op.scale}, in_registers)) return;
-  if (vectorised(op.branch, {op.scale, op.dy, op.dx, op.dbranch}))
+  if (vectorized(op.branch, {op.scale, op.dy, op.dx, op.dbranch}))
     add_scaled_gradients<kVector>(stream_of(context), op, call.scratch.data);
   else
     add_scaled_gradients<1>(stream_of(context), op, call.scratch.data);
@@ -182,7 +182,7 @@ void add_scaled_backward(const Context& context, const OpCall& call) {
 
 void residual_mix_forward(const Context& context, const OpCall& call) {
   const ResidualMix op(call);
-  if (vectorised(op.x, {op.x0, op.mix, op.y}))
+  if (vectorized(op.x, {op.x0, op.mix, op.y}))
     residual_mix<kVector>(stream_of(context), op);
   else
     residual_mix<1>(stream_of(context), op);
@@ -190,7 +190,7 @@ void residual_mix_forward(const Context& context, const OpCall& call) {
 
 void residual_mix_backward(const Context& context, const OpCall& call) {
   const ResidualMix op(call);
-  if (vectorised(op.x, {op.x0, op.mix, op.dy, op.dx, op.dx0}))
+  if (vectorized(op.x, {op.x0, op.mix, op.dy, op.dx, op.dx0}))
     residual_mix_gradients<kVector>(stream_of(context), op, call.scratch.data);
   else
     residual_mix_gradients<1>(stream_of(context), op, call.scratch.data);
@@ -259,7 +259,7 @@ void gated_skip_gradients(cudaStream_t stream, const GatedSkip& op, void* scratc
 
 void gated_skip_forward(const Context& context, const OpCall& call) {
   const GatedSkip op(call);
-  if (vectorised(op.x, {op.skip, op.w, op.gate, op.y}))
+  if (vectorized(op.x, {op.skip, op.w, op.gate, op.y}))
     gated_skip<kVector>(stream_of(context), op);
   else
     gated_skip<1>(stream_of(context), op);
@@ -267,7 +267,7 @@ void gated_skip_forward(const Context& context, const OpCall& call) {
 
 void gated_skip_backward(const Context& context, const OpCall& call) {
   const GatedSkip op(call);
-  if (vectorised(op.x, {op.skip, op.w, op.gate, op.dy, op.dx, op.dskip}))
+  if (vectorized(op.x, {op.skip, op.w, op.gate, op.dy, op.dx, op.dskip}))
     gated_skip_gradients<kVector>(stream_of(context), op, call.scratch.data);
   else
     gated_skip_gradients<1>(stream_of(context), op, call.scratch.data);

@@ -199,7 +199,7 @@ void residual_norm_forward(const Context& context, const OpCall& call) {
   const ResidualNorm op(call);
   const auto in_registers = [&](auto packs) { residual_norm_in_registers<packs()>(stream_of(context), op); };
   if (with_packs({op.x, op.branch, op.s, op.h}, {op.scale, op.w}, in_registers)) return;
-  if (vectorised(op.x, {op.branch, op.scale, op.w, op.s, op.h}))
+  if (vectorized(op.x, {op.branch, op.scale, op.w, op.s, op.h}))
     residual_norm<kVector>(stream_of(context), op);
   else
     residual_norm<1>(stream_of(context), op);
@@ -220,7 +220,7 @@ void residual_norm_backward(const Context& context, const OpCall& call) {
   if (!one_value &&
       with_packs({op.branch, op.s, op.ds, op.dh, op.dx, op.dbranch}, {op.scale, op.w}, in_registers))
     return;
-  if (vectorised(op.branch, {op.scale, op.w, op.s, op.ds, op.dh, op.dx, op.dbranch}))
+  if (vectorized(op.branch, {op.scale, op.w, op.s, op.ds, op.dh, op.dx, op.dbranch}))
     residual_norm_gradients<kVector>(stream_of(context), op, call.scratch.data);
   else
     residual_norm_gradients<1>(stream_of(context), op, call.scratch.data);
@@ -382,7 +382,7 @@ void mix_norm_backward(const Context& context, std::span<const OpCall* const> ca
   const auto in_registers = [&](auto packs) {
     mix_and_norm_gradients<packs()>(stream_of(context), norm, mix, calls[1]->scratch.data);
   };
-  if (!norm.w && mix.dx && mix.dx0 && vectorised(mix.dx, {mix.dx0}) &&
+  if (!norm.w && mix.dx && mix.dx0 && vectorized(mix.dx, {mix.dx0}) &&
       with_packs({mix.x, mix.x0, norm.dy, norm.dx}, {mix.mix}, in_registers))
     return;
   kRmsNorm.kernels.backward(context, *calls[0]);

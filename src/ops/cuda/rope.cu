@@ -371,7 +371,7 @@ void rope_plain_gradients(const Context& context, const Rope& op, void* scratch)
 void rope_forward(const Context& context, const OpCall& call) {
   const Rope op(call);
   const Heads heads(op);
-  if (!heads.fit(op) || !vectorised(op.x, {op.y, op.rotations, op.w})) return rope_plain(context, op);
+  if (!heads.fit(op) || !vectorized(op.x, {op.y, op.rotations, op.w})) return rope_plain(context, op);
   if (op.x.rows == 0) return;
   const bool half = op.x.dtype == DType::bf16;
   const auto kernel = op.w   ? rotate_heads<true, false>
@@ -386,7 +386,7 @@ void rope_forward(const Context& context, const OpCall& call) {
 void rope_backward(const Context& context, const OpCall& call) {
   const Rope op(call);
   const Heads heads(op);
-  if (!heads.fit(op) || !vectorised(op.x, {op.dy, op.dx, op.rotations, op.w}))
+  if (!heads.fit(op) || !vectorized(op.x, {op.dy, op.dx, op.rotations, op.w}))
     return rope_plain_gradients(context, op, call.scratch.data);
   if (op.x.rows == 0) return;
   const cudaStream_t stream = stream_of(context);

@@ -185,7 +185,7 @@ template <class Call>
 bool with_packs(std::initializer_list<Tensor> rows, std::initializer_list<Tensor> vectors, Call call) {
   const Tensor& first = *rows.begin();
   const auto packs = (first.cols + kPackColumns - 1) / kPackColumns;
-  if (packs > 4 || !vectorised(first, rows) || !vectorised(first, vectors)) return false;
+  if (packs > 4 || !vectorized(first, rows) || !vectorized(first, vectors)) return false;
   for (const Tensor& row : rows)
     if (row && row.dtype != DType::bf16) return false;
   if (packs <= 1)

@@ -215,7 +215,7 @@ __device__ inline double warp_sum(double x) {
 
 // Whether all tensors can be accessed 8 columns at a time. Vectors of one value are read as a
 // scalar and always fit.
-inline bool vectorised(const Tensor& rows, std::initializer_list<Tensor> others) {
+inline bool vectorized(const Tensor& rows, std::initializer_list<Tensor> others) {
   const auto fits = [](const Tensor& t) {
     return t.cols % kVector == 0 && (t.rows <= 1 || t.stride % kVector == 0) &&
            reinterpret_cast<std::uintptr_t>(t.data) % 16 == 0;

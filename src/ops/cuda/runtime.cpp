@@ -186,7 +186,7 @@ void CudaRuntime::zero(void* device, std::int64_t bytes) {
   checked(cudaMemsetAsync(device, 0, static_cast<std::size_t>(bytes), stream()), "cudaMemsetAsync");
 }
 
-void CudaRuntime::synchronise() {
+void CudaRuntime::synchronize() {
   checked(cudaStreamSynchronize(stream()), "cudaStreamSynchronize");
 }
 

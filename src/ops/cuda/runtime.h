@@ -74,7 +74,7 @@ class CudaRuntime final : public DeviceRuntime, public std::enable_shared_from_t
   void download(void* host, const void* device, std::int64_t bytes) override;
   void copy(void* to, const void* from, std::int64_t bytes) override;
   void zero(void* device, std::int64_t bytes) override;
-  void synchronise() override;
+  void synchronize() override;
 
   std::byte* allocate_pinned(std::int64_t bytes) override;
   void release_pinned(std::byte* block, std::int64_t bytes) noexcept override;

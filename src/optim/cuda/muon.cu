@@ -106,7 +106,7 @@ __global__ void __launch_bounds__(kThreads) sum_squares(Elements update, std::in
 }
 
 __global__ void __launch_bounds__(kThreads)
-    normalise(Elements update, const double* squares, std::int64_t size, Elements x) {
+    normalize(Elements update, const double* squares, std::int64_t size, Elements x) {
   double sum = 0;
   for (int i = 0; i < kNormBlocks; ++i) sum += squares[blockIdx.y * kNormBlocks + i];
   const auto factor = static_cast<float>(1 / (sqrt(sum) + kNewtonSchulzEps));
@@ -124,7 +124,7 @@ __global__ void __launch_bounds__(kThreads)
 }
 
 // Divides each row by its norm.
-void normalise_rows(cudaStream_t stream, const MuonBatch& batch, const Stack& update) {
+void normalize_rows(cudaStream_t stream, const MuonBatch& batch, const Stack& update) {
   const View u(update.first);
   const std::int64_t rows = batch.rows, cols = batch.cols, distance = update.distance;
   for_each_row("muon rows", stream, batch.count * rows, [=] __device__(std::int64_t row, int lane) {
@@ -186,10 +186,10 @@ void update_batch(const Context& context, const RuleCall& call, const MuonBatch&
   add_momentum<<<grid, kThreads, 0, stream>>>(call.state, settings, matrices, size, call.memory.gradients,
                                               call.memory.states[0], Elements(buffers.update));
   launched("muon momentum");
-  if (plan.row_norm) normalise_rows(stream, batch, buffers.update);
+  if (plan.row_norm) normalize_rows(stream, batch, buffers.update);
   sum_squares<<<norm_grid, kThreads, 0, stream>>>(Elements(buffers.update), size, buffers.squares);
   launched("muon norm");
-  normalise<<<grid, kThreads, 0, stream>>>(Elements(buffers.update), buffers.squares, size,
+  normalize<<<grid, kThreads, 0, stream>>>(Elements(buffers.update), buffers.squares, size,
                                            Elements(buffers.x));
   launched("muon scaling");
   newton_schulz(context, batch, plan.rounds, buffers);

@@ -1,5 +1,5 @@
-// The quantiser's rules, compared with a slow implementation of the header.
-#include "ops/quantise.h"
+// The quantizer's rules, compared with a slow implementation of the header.
+#include "ops/quantize.h"
 
 #include <algorithm>
 #include <cmath>
@@ -12,14 +12,14 @@
 namespace thimble {
 namespace {
 
-struct Quantised {
+struct Quantized {
   std::vector<std::int8_t> q;
   float scale = 0;
 };
 
-Quantised quantise(const std::vector<float>& row, int bits) {
-  Quantised result{std::vector<std::int8_t>(row.size(), 99), 0};
-  result.scale = quantise_row(row, bits, result.q);
+Quantized quantize(const std::vector<float>& row, int bits) {
+  Quantized result{std::vector<std::int8_t>(row.size(), 99), 0};
+  result.scale = quantize_row(row, bits, result.q);
   return result;
 }
 
@@ -44,8 +44,8 @@ float slow_quantile(std::vector<float> values, double fraction) {
   return share < 0.5f ? values[below] + share * width : values[above] - width * (1 - share);
 }
 
-Quantised slow_quantise(const std::vector<float>& row, int bits) {
-  Quantised result;
+Quantized slow_quantize(const std::vector<float>& row, int bits) {
+  Quantized result;
   if (bits == 8) {
     const float clip = slow_quantile(row, 0.9999984);
     const float scale = std::max(clip, 1.0f) / 127.0f;
@@ -76,7 +76,7 @@ std::vector<float> random_row(std::size_t count, float deviation, std::uint64_t 
   return row;
 }
 
-TEST(Quantise, MatchesTheDocumentedRule) {
+TEST(Quantize, MatchesTheDocumentedRule) {
   std::uint64_t seed = 0;
   for (const int bits : {8, 6, 5})
     for (const std::size_t count : {1u, 2u, 3u, 17u, 64u, 512u, 1000u})
@@ -84,35 +84,35 @@ TEST(Quantise, MatchesTheDocumentedRule) {
            {1e-3f, 0.02f, 0.05f, 0.5f, 0.8f, 1.0f, 1.5f, 3.0f, 10.0f, 100.0f, 300.0f}) {
         SCOPED_TRACE(fmt::format("{} bits, {} values of deviation {}", bits, count, deviation));
         const std::vector<float> row = random_row(count, deviation, ++seed);
-        const Quantised expected = slow_quantise(row, bits), found = quantise(row, bits);
+        const Quantized expected = slow_quantize(row, bits), found = quantize(row, bits);
         EXPECT_EQ(found.q, expected.q);
         EXPECT_EQ(found.scale, expected.scale);
       }
 }
 
-TEST(Quantise, RoundsHalfToEven) {
+TEST(Quantize, RoundsHalfToEven) {
   // With a maximum of 31 the scale is exactly 1, so halves stay halves.
-  const Quantised six = quantise({31, 0.5f, 1.5f, 2.5f, -0.5f, -1.5f, -2.5f, 30.5f}, 6);
+  const Quantized six = quantize({31, 0.5f, 1.5f, 2.5f, -0.5f, -1.5f, -2.5f, 30.5f}, 6);
   EXPECT_EQ(six.scale, 1);
   EXPECT_EQ(six.q, (std::vector<std::int8_t>{31, 0, 2, 2, 0, -2, -2, 30}));
 }
 
-TEST(Quantise, EightBitScaleIsAtLeastOneOver127) {
-  const Quantised small = quantise({0.6f, -0.25f, 0.001f}, 8);
+TEST(Quantize, EightBitScaleIsAtLeastOneOver127) {
+  const Quantized small = quantize({0.6f, -0.25f, 0.001f}, 8);
   EXPECT_EQ(small.scale, f16_rounded(1.0f / 127));
   EXPECT_EQ(small.q, (std::vector<std::int8_t>{76, -32, 0}));  // 76.2 and -31.75, not 127
   // Above 1, the row's clip determines the scale, and the maximum gets the last level.
-  const Quantised large = quantise({254, -254, 1}, 8);
+  const Quantized large = quantize({254, -254, 1}, 8);
   EXPECT_NEAR(large.scale, 2, 2e-3);
   EXPECT_EQ(large.q[0], 127);
   EXPECT_EQ(large.q[1], -127) << "8 bits are symmetric: -128 is not used";
 }
 
-TEST(Quantise, EightBitsRoundWithTheF32Scale) {
+TEST(Quantize, EightBitsRoundWithTheF32Scale) {
   // 500/127 is not exact in f16: some values of a long row round differently with the two scales.
   std::vector<float> row(2001);
   for (std::size_t i = 0; i < row.size(); ++i) row[i] = 0.5f * static_cast<float>(i) - 500;
-  const Quantised found = quantise(row, 8);
+  const Quantized found = quantize(row, 8);
   const float clip = slow_quantile(row, 0.9999984);
   bool differs = false;
   for (std::size_t i = 0; i < row.size(); ++i) {
@@ -123,12 +123,12 @@ TEST(Quantise, EightBitsRoundWithTheF32Scale) {
   EXPECT_TRUE(differs) << "the two scales give the same result for this row";
 }
 
-TEST(Quantise, FiveAndSixBitsRoundWithTheStoredScaleAndClamp) {
+TEST(Quantize, FiveAndSixBitsRoundWithTheStoredScaleAndClamp) {
   // If max/31 is rounded down to f16, the maximum may exceed the last level and must be clamped.
   for (std::uint64_t seed = 0; seed < 200; ++seed) {
     std::vector<float> row = random_row(9, 1, seed);
     for (const int bits : {6, 5}) {
-      const Quantised found = quantise(row, bits);
+      const Quantized found = quantize(row, bits);
       const int highest = bits == 6 ? 31 : 15;
       EXPECT_EQ(f16_rounded(found.scale), found.scale);
       EXPECT_LE(*std::ranges::max_element(found.q), highest);
@@ -137,44 +137,44 @@ TEST(Quantise, FiveAndSixBitsRoundWithTheStoredScaleAndClamp) {
   }
 }
 
-TEST(Quantise, ARowOfZerosGivesZeros) {
+TEST(Quantize, ARowOfZerosGivesZeros) {
   for (const int bits : {8, 6, 5}) {
-    const Quantised found = quantise({0, -0.0f, 0}, bits);
+    const Quantized found = quantize({0, -0.0f, 0}, bits);
     EXPECT_EQ(found.q, (std::vector<std::int8_t>{0, 0, 0}));
     EXPECT_TRUE(std::isfinite(found.scale));
-    EXPECT_TRUE(quantise({}, bits).q.empty());
+    EXPECT_TRUE(quantize({}, bits).q.empty());
   }
   // Values so small that the f16 scale is zero.
-  EXPECT_EQ(quantise({1e-9f, -1e-9f}, 6).q, (std::vector<std::int8_t>{0, 0}));
-  EXPECT_EQ(quantise({1e-9f, -1e-9f}, 6).scale, 0);
+  EXPECT_EQ(quantize({1e-9f, -1e-9f}, 6).q, (std::vector<std::int8_t>{0, 0}));
+  EXPECT_EQ(quantize({1e-9f, -1e-9f}, 6).scale, 0);
 }
 
-TEST(Quantise, NanAndInfinityMakeTheScaleNan) {
+TEST(Quantize, NanAndInfinityMakeTheScaleNan) {
   for (const int bits : {8, 6, 5})
     for (const float bad : {std::nanf(""), HUGE_VALF, -HUGE_VALF}) {
-      const Quantised found = quantise({1, bad, 2}, bits);
+      const Quantized found = quantize({1, bad, 2}, bits);
       EXPECT_TRUE(std::isnan(found.scale));
       EXPECT_EQ(found.q, (std::vector<std::int8_t>{0, 0, 0}));
     }
 }
 
-TEST(Quantise, AScaleTooLargeForF16IsNotFinite) {
+TEST(Quantize, AScaleTooLargeForF16IsNotFinite) {
   // The maximum of f16 is 65504: the scale becomes infinite, and q * scale is not finite.
-  const Quantised found = quantise({1e7f, 0}, 6);
+  const Quantized found = quantize({1e7f, 0}, 6);
   EXPECT_FALSE(std::isfinite(found.scale));
   EXPECT_FALSE(std::isfinite(found.scale * static_cast<float>(found.q[0])));
 }
 
-TEST(Quantise, RejectsOtherBitsAndSizes) {
+TEST(Quantize, RejectsOtherBitsAndSizes) {
   const std::vector<float> row = {1, 2};
   std::vector<std::int8_t> q(2), too_few(1);
-  for (const int bits : {0, 4, 7, 16}) EXPECT_THROW(quantise_row(row, bits, q), Error);
-  EXPECT_THROW(quantise_row(row, 8, too_few), Error);
+  for (const int bits : {0, 4, 7, 16}) EXPECT_THROW(quantize_row(row, bits, q), Error);
+  EXPECT_THROW(quantize_row(row, 8, too_few), Error);
 }
 
 // The packer's clips, implemented from the header.
-Quantised slow_clipped(const std::vector<float>& row, int bits, float clip) {
-  Quantised result;
+Quantized slow_clipped(const std::vector<float>& row, int bits, float clip) {
+  Quantized result;
   const float highest = bits == 8 ? 127 : bits == 6 ? 31 : 15;
   result.scale = f16_rounded(clip / highest);
   for (float w : row) {
@@ -186,10 +186,10 @@ Quantised slow_clipped(const std::vector<float>& row, int bits, float clip) {
   return result;
 }
 
-double slow_error(const std::vector<float>& row, const Quantised& quantised) {
+double slow_error(const std::vector<float>& row, const Quantized& quantized) {
   double sum = 0;
   for (std::size_t i = 0; i < row.size(); ++i) {
-    const double error = double{row[i]} - double{quantised.scale * static_cast<float>(quantised.q[i])};
+    const double error = double{row[i]} - double{quantized.scale * static_cast<float>(quantized.q[i])};
     sum += error * error;
   }
   return sum;
@@ -209,16 +209,16 @@ float slow_largest(const std::vector<float>& row) {
   return largest;
 }
 
-Quantised slow_search(const std::vector<float>& row, int bits) {
-  Quantised best = slow_clipped(row, bits, slow_quantile(row, 1));
+Quantized slow_search(const std::vector<float>& row, int bits) {
+  Quantized best = slow_clipped(row, bits, slow_quantile(row, 1));
   for (const double quantile : {0.99999, 0.9999, 0.9995, 0.999}) {
-    Quantised other = slow_clipped(row, bits, slow_quantile(row, quantile));
+    Quantized other = slow_clipped(row, bits, slow_quantile(row, quantile));
     if (slow_error(row, other) < slow_error(row, best)) best = std::move(other);
   }
   return best;
 }
 
-TEST(Quantise, ClipsMatchTheDocumentedRule) {
+TEST(Quantize, ClipsMatchTheDocumentedRule) {
   std::uint64_t seed = 1000;
   int narrower = 0;
   for (const int bits : {8, 6, 5})
@@ -227,15 +227,15 @@ TEST(Quantise, ClipsMatchTheDocumentedRule) {
         SCOPED_TRACE(fmt::format("{} bits, {} values of deviation {}", bits, count, deviation));
         std::vector<float> row = random_row(count, deviation, ++seed);
         row[count / 2] *= 10;  // an outlier that is worth clipping
-        Quantised found{std::vector<std::int8_t>(count, 99), 0}, expected = slow_search(row, bits);
-        found.scale = quantise_row(row, {.bits = bits, .clip = Clip::search}, found.q);
+        Quantized found{std::vector<std::int8_t>(count, 99), 0}, expected = slow_search(row, bits);
+        found.scale = quantize_row(row, {.bits = bits, .clip = Clip::search}, found.q);
         EXPECT_EQ(found.q, expected.q);
         EXPECT_EQ(found.scale, expected.scale);
         narrower += found.scale < f16_rounded(slow_largest(row) / (bits == 8 ? 127 : bits == 6 ? 31 : 15));
         for (const float k : {2.5f, 12.85f}) {
           const float spread = slow_deviation(row);
           expected = slow_clipped(row, bits, spread > 0 ? k * spread : slow_largest(row));
-          found.scale = quantise_row(row, {.bits = bits, .clip = Clip::deviation, .deviations = k}, found.q);
+          found.scale = quantize_row(row, {.bits = bits, .clip = Clip::deviation, .deviations = k}, found.q);
           EXPECT_EQ(found.q, expected.q);
           EXPECT_EQ(found.scale, expected.scale);
         }
@@ -243,22 +243,22 @@ TEST(Quantise, ClipsMatchTheDocumentedRule) {
   EXPECT_GT(narrower, 10) << "too few rows were clipped";
 }
 
-TEST(Quantise, AConstantRowKeepsItsValue) {
+TEST(Quantize, AConstantRowKeepsItsValue) {
   const std::vector<float> row = {0.5f, 0.5f, 0.5f};
   std::vector<std::int8_t> q(3);
-  const float scale = quantise_row(row, {.bits = 6, .clip = Clip::deviation, .deviations = 12.85f}, q);
+  const float scale = quantize_row(row, {.bits = 6, .clip = Clip::deviation, .deviations = 12.85f}, q);
   EXPECT_NEAR(scale * static_cast<float>(q[0]), 0.5f, 1e-3f);
 }
 
-TEST(Quantise, ATensorHasOneScaleWithoutAMinimum) {
+TEST(Quantize, ATensorHasOneScaleWithoutAMinimum) {
   const auto whole = [](const std::vector<float>& values) {
-    Quantised result{std::vector<std::int8_t>(values.size(), 99), 0};
-    result.scale = quantise_tensor(values, result.q);
+    Quantized result{std::vector<std::int8_t>(values.size(), 99), 0};
+    result.scale = quantize_tensor(values, result.q);
     return result;
   };
   for (const float deviation : {1e-3f, 0.5f, 1e7f}) {
     const std::vector<float> values = random_row(1000, deviation, 7);
-    const Quantised found = whole(values);
+    const Quantized found = whole(values);
     const float clip = slow_quantile(values, 0.9999984);
     EXPECT_EQ(found.scale, clip / 127.0f) << "the scale must be f32, not f16";
     for (std::size_t i = 0; i < values.size(); ++i)

@@ -1,4 +1,4 @@
-#include "ops/quantise.h"
+#include "ops/quantize.h"
 
 #include <algorithm>
 #include <array>
@@ -51,7 +51,7 @@ Rounding narrow_rounding(float largest, float highest) {
   return rounding_by(largest / highest, -highest - 1, highest);
 }
 
-float quantise_by(const Rounding& by, std::span<const float> row, std::span<std::int8_t> q) {
+float quantize_by(const Rounding& by, std::span<const float> row, std::span<std::int8_t> q) {
   if (by.scale == 0)
     std::ranges::fill(q, std::int8_t{0});
   else
@@ -68,13 +68,13 @@ double squared_error(std::span<const float> row, float scale, std::span<const st
   return sum;
 }
 
-float quantise_searched(std::span<const float> row, float highest, std::span<std::int8_t> q) {
+float quantize_searched(std::span<const float> row, float highest, std::span<std::int8_t> q) {
   std::vector<std::int8_t> tried(row.size());
   float best_scale = 0;
   double least = std::numeric_limits<double>::infinity();
   for (const double quantile : kSearchedQuantiles) {  // the widest comes first and wins ties
     const float clip = quantile_of_magnitudes(row, quantile);
-    const float scale = quantise_by(rounding_by(clip / highest, -highest, highest), row, tried);
+    const float scale = quantize_by(rounding_by(clip / highest, -highest, highest), row, tried);
     const double error = squared_error(row, scale, tried);
     if (quantile != kSearchedQuantiles.front() && !(error < least)) continue;
     least = error;
@@ -93,15 +93,15 @@ float standard_deviation(std::span<const float> row) {
   return static_cast<float>(std::sqrt(squares / static_cast<double>(row.size() - 1)));
 }
 
-float quantise_by_deviation(std::span<const float> row, float deviations, float highest,
+float quantize_by_deviation(std::span<const float> row, float deviations, float highest,
                             std::span<std::int8_t> q) {
   const float deviation = standard_deviation(row);
   const float clip = deviation > 0 ? deviations * deviation : largest_magnitude(row);
-  return quantise_by(rounding_by(clip / highest, -highest, highest), row, q);
+  return quantize_by(rounding_by(clip / highest, -highest, highest), row, q);
 }
 
 float highest_level(int bits) {
-  check(bits == 8 || bits == 6 || bits == 5, "[quantise] expected 8, 6 or 5 bits, got {}", bits);
+  check(bits == 8 || bits == 6 || bits == 5, "[quantize] expected 8, 6 or 5 bits, got {}", bits);
   return static_cast<float>((1 << (bits - 1)) - 1);
 }
 
@@ -163,8 +163,8 @@ std::optional<Rounding> rounding_by_largest(int bits, std::size_t count, float l
   return std::nullopt;
 }
 
-float quantise_row(std::span<const float> row, const QuantiseRule& rule, std::span<std::int8_t> q) {
-  check(q.size() == row.size(), "[quantise] expected {} outputs for the row, got {}", row.size(), q.size());
+float quantize_row(std::span<const float> row, const QuantizeRule& rule, std::span<std::int8_t> q) {
+  check(q.size() == row.size(), "[quantize] expected {} outputs for the row, got {}", row.size(), q.size());
   const float highest = highest_level(rule.bits);
   if (!all_finite(row)) {
     std::ranges::fill(q, std::int8_t{0});
@@ -172,19 +172,19 @@ float quantise_row(std::span<const float> row, const QuantiseRule& rule, std::sp
   }
   switch (rule.clip) {
     case Clip::search:
-      return quantise_searched(row, highest, q);
+      return quantize_searched(row, highest, q);
     case Clip::deviation:
-      return quantise_by_deviation(row, rule.deviations, highest, q);
+      return quantize_by_deviation(row, rule.deviations, highest, q);
     case Clip::standard:
       break;
   }
   const Rounding by = rule.bits == 8 ? int8_rounding(quantile_of_magnitudes(row, kInt8ClipQuantile))
                                      : narrow_rounding(largest_magnitude(row), highest);
-  return quantise_by(by, row, q);
+  return quantize_by(by, row, q);
 }
 
-float quantise_tensor(std::span<const float> values, std::span<std::int8_t> q) {
-  check(q.size() == values.size(), "[quantise] expected {} outputs for the tensor, got {}", values.size(),
+float quantize_tensor(std::span<const float> values, std::span<std::int8_t> q) {
+  check(q.size() == values.size(), "[quantize] expected {} outputs for the tensor, got {}", values.size(),
         q.size());
   if (!all_finite(values)) {
     std::ranges::fill(q, std::int8_t{0});

@@ -27,12 +27,12 @@ namespace thimble {
 
 enum class Clip : std::uint8_t { standard, search, deviation };
 
-struct QuantiseRule {
+struct QuantizeRule {
   int bits = 8;  // 8, 6 or 5
   Clip clip = Clip::standard;
   float deviations = 0;  // k, for Clip::deviation
 
-  bool operator==(const QuantiseRule&) const = default;
+  bool operator==(const QuantizeRule&) const = default;
 };
 
 // Linear interpolation between the sorted |values|, in f32. fraction is in [0, 1]. No values give
@@ -40,9 +40,9 @@ struct QuantiseRule {
 float quantile_of_magnitudes(std::span<const float> values, double fraction);
 
 // Fills q and returns the stored scale. A row with NaN or infinity returns a NaN scale.
-float quantise_row(std::span<const float> row, const QuantiseRule& rule, std::span<std::int8_t> q);
-inline float quantise_row(std::span<const float> row, int bits, std::span<std::int8_t> q) {
-  return quantise_row(row, QuantiseRule{.bits = bits}, q);
+float quantize_row(std::span<const float> row, const QuantizeRule& rule, std::span<std::int8_t> q);
+inline float quantize_row(std::span<const float> row, int bits, std::span<std::int8_t> q) {
+  return quantize_row(row, QuantizeRule{.bits = bits}, q);
 }
 
 // Rounding parameters of a row: q = round(clamp(w, -clip, clip) / scale) in [lowest, highest],
@@ -58,6 +58,6 @@ std::optional<Rounding> rounding_by_largest(int bits, std::size_t count, float l
 
 // The rule of int8_clean_per_row_v1 for a tensor that is not a matrix: one f32 scale for all
 // values, without a lower bound (1 if it would be 0). NaN or infinity returns a NaN scale.
-float quantise_tensor(std::span<const float> values, std::span<std::int8_t> q);
+float quantize_tensor(std::span<const float> values, std::span<std::int8_t> q);
 
 }  // namespace thimble
