@@ -100,7 +100,7 @@ void Reporter::start(const RunContext& run, const BatchLoader& loader, std::int6
                         .planned_tokens = planned_tokens(config_.train, loader),
                         .parameters = static_cast<std::uint64_t>(parameters)};
   log_.info("{}\n{}", run.folder.path().string(), data_table(facts));
-  if (const std::string with = recipe(config_); !with.empty()) log_.info("with {}", with);
+  if (const std::string methods = recipe(config_); !methods.empty()) log_.info("training uses {}", methods);
   const std::string notice =
       dtype_notice(run.request.config.train.dtype, run.request.device->device(), cpu_features());
   if (!notice.empty()) log_.info("{}", notice);

@@ -51,7 +51,7 @@ TEST_F(GolfPlus, TrainsPacksAndMeasuresWithTwoCommands) {
   const RunResult trained = train("a run");
   ASSERT_EQ(trained.exit_code, 0) << trained;
   EXPECT_NE(
-      trained.err.find("with Muon (weight decay 0.04), int8 QAT, SWA below 0.5 of the rate every 2 steps"),
+      trained.err.find("training uses Muon (weight decay 0.04), int8 QAT, SWA below 0.5 of the rate every 2 steps"),
       std::string::npos)
       << trained;
   // The next command is printed, quoted for the shell, as it is run below.
