@@ -43,7 +43,7 @@ constexpr std::array kExitCodes = {
     Entry{"0", "success; also when max_seconds, patience, target_val_loss or --stop-after ended training"},
     Entry{"1", "failure: stderr has the error and a hint"},
     Entry{"2", "invalid command line"},
-    Entry{"3", "training diverged; the best checkpoint is kept"},
+    Entry{"3", "training diverged; checkpoints saved before are kept"},
     Entry{"130", "interrupted by Ctrl-C; training saves a checkpoint first"},
 };
 

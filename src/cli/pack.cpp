@@ -674,7 +674,9 @@ Command pack_command() {
            {.name = "clip-std",
             .value = "K",
             .help = "clip each row at K standard deviations",
-            .shown_default = "12, 9 or 6 for 8, 6 or 5 bits; 16, 12.85 or 6.5 with GPTQ"},
+            .shown_default =
+                "12, 9 or 6 for 8, 6 or 5 bits; 16, 12.85 or 6.5 with GPTQ; none for golf models without "
+                "GPTQ"},
            {.name = "mlp-bits",
             .help = "bits per weight of the MLPs' matrices",
             .choices = {"8", "6", "5"},
@@ -686,7 +688,7 @@ Command pack_command() {
            {.name = "embed-bits",
             .help = "bits per weight of the embedding and head",
             .choices = {"8", "6", "5"},
-            .shown_default = "8; for golf models with GPTQ only"},
+            .shown_default = "8; as the matrices for golf models without GPTQ"},
            {.name = "embed-clip-std",
             .value = "K",
             .help = "clip the rows of embedding and head at K standard deviations",
@@ -707,7 +709,7 @@ Command pack_command() {
             .help = "number of calibration tokens"},
            {.name = "search",
             .help = "search bits and clips of each role, GPTQ, pruning and codec for the file with the "
-                    "least loss within the budget"},
+                    "least loss within --budget"},
            {.name = "keep",
             .value = "NAME",
             .help = "store tensors whose name contains NAME as f16",
@@ -729,7 +731,7 @@ Command pack_command() {
             .value = "N",
             .initial = "0",
             .help = "bytes of code to count toward the budget"},
-           {.name = "fit", .help = "set the least important weights to zero until the file fits the budget"},
+           {.name = "fit", .help = "set the least important weights to zero until the file fits --budget"},
            {.name = "allow-over", .help = "write the file even if it exceeds the budget"},
            {.name = "allow-loss", .help = "write the file even if packing raises the loss by more than 20 %"},
            {.name = "data",

@@ -319,7 +319,7 @@ std::vector<Key> packing_keys() {
       row<&T::qat_bits>("qat_bits", "quantization-aware training at 8, 6 or 5 bits; 0: off", 0, 8),
       row<&T::qat_start>("qat_start", "step at which fake quantization starts; below 1: fraction of the run",
                          0, kMaxSteps),
-      row<&P::bits>("pack_bits", "pack: bits per weight, 8, 6 or 5; 0: 8", 0, 8),
+      row<&P::bits>("pack_bits", "pack: bits per weight, 8, 6 or 5; 0: the default of pack", 0, 8),
       row<&P::prune>("pack_prune", "pack: fraction of each matrix set to zero", 0, 0.99),
       row<&P::gptq>("pack_gptq", "pack: quantize with GPTQ"),
       row<&P::range>("pack_range", "pack: compress with the range coder instead of zstd"),
