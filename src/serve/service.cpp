@@ -194,13 +194,17 @@ bool Service::set_cross_origin(const HttpRequest& request, HttpReply& reply) con
   return true;
 }
 
+Exchange Service::begin(const HttpRequest& request, HttpReply& reply) {
+  return {.service = *this,
+          .request = request,
+          .reply = reply,
+          .started = seconds_now(),
+          .reading = MemoryBudget::Share(reading_),
+          .answering = MemoryBudget::Share(answering_)};
+}
+
 void Service::handle(const HttpRequest& request, HttpReply& reply) {
-  Exchange exchange{.service = *this,
-                    .request = request,
-                    .reply = reply,
-                    .started = seconds_now(),
-                    .reading = MemoryBudget::Share(reading_),
-                    .answering = MemoryBudget::Share(answering_)};
+  Exchange exchange = begin(request, reply);
   try {
     dispatch(exchange);
   } catch (const ApiError& error) {
@@ -253,12 +257,7 @@ void Service::check_head(const HttpHead& head) const {
 }
 
 void Service::refuse(const HttpError& problem, const HttpRequest& request, HttpReply& reply) {
-  Exchange exchange{.service = *this,
-                    .request = request,
-                    .reply = reply,
-                    .started = seconds_now(),
-                    .reading = MemoryBudget::Share(reading_),
-                    .answering = MemoryBudget::Share(answering_)};
+  Exchange exchange = begin(request, reply);
   set_cross_origin(request, reply);
   if (request.path.starts_with("/microgpt/")) exchange.errors = ErrorShape::microgpt;
   ApiError error(problem.status(), error_type_of(problem.status()), problem.what());

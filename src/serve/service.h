@@ -137,6 +137,7 @@ class Service {
   const Route& find_route(const HttpRequest& request) const;
   void check_access(const Route& route, const HttpRequest& request);
   bool set_cross_origin(const HttpRequest& request, HttpReply& reply) const;
+  Exchange begin(const HttpRequest& request, HttpReply& reply);
   void dispatch(Exchange& exchange);
   void reserve_reading(Exchange& exchange);
   void send_error(Exchange& exchange, const class ApiError& error) const;
