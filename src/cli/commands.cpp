@@ -20,6 +20,7 @@ namespace thimble {
 // bench.cpp.
 Command train_command();
 Command golf_command();
+Command sweep_command();
 Command eval_command();
 Command generate_command();
 Command chat_command();
@@ -54,7 +55,7 @@ std::vector<Command> all_commands() {
   const auto add = [&](std::string_view task, std::vector<Command> group) {
     for (Command& command : group) commands.emplace_back(std::move(command)).task = task;
   };
-  add("train", {train_command(), golf_command(), plot_command(), compare_command()});
+  add("train", {train_command(), golf_command(), sweep_command(), plot_command(), compare_command()});
   add("use a model", {generate_command(), chat_command(), serve_command()});
   // `bench` comes after its subcommands: completions take the first pattern that matches.
   add("measure", {eval_command(), qa_command(), bench_train_command(), bench_prefill_command(),

@@ -4,6 +4,7 @@
 
 #include "base/clock.h"
 #include "base/error.h"
+#include "base/files.h"
 #include "base/json.h"
 #include "base/signals.h"
 #include "base/table.h"
@@ -70,7 +71,27 @@ struct Measured {
   const Tokenizer& tokenizer;
   Model& model;
   const Interrupt& interrupt;
+  const std::optional<Output>& scores;  // --scores
 };
+
+// One line for each document or block, for paired comparisons.
+void write_scores(const ScoreParts& parts, const Output& output) {
+  const std::string_view unit = parts.are_documents() ? "document" : "block";
+  const std::vector<Score> scores = parts.scores();
+  std::string lines;
+  for (std::size_t i = 0; i < scores.size(); ++i)
+    if (scores[i].tokens > 0)
+      lines += Json::object()
+                   .set(std::string(unit), i)
+                   .set("nats", scores[i].nats)
+                   .set("tokens", scores[i].tokens)
+                   .set("bytes", scores[i].bytes)
+                   .dump() +
+               "\n";
+  PosixFileOps ops;
+  make_folders(ops, folder_of(output.path));
+  write_file(ops, output.path, lines, output.existing);
+}
 
 Json as_json(const Score& score) {
   return Json::object()
@@ -100,8 +121,16 @@ void bits_per_byte(const Measured& m) {
   const ByteTable bytes(m.tokenizer, static_cast<TokenId>(m.model.config().vocab_size));
   const TokenSet set = open_eval_set(m.data.path, m.tokenizer, m.console.progress(), &m.interrupt,
                                      documents_from(m.arguments));
+  std::optional<ScoreParts> parts;
+  if (m.scores) {
+    parts.emplace(set);
+    options.on_target = [&](std::uint64_t input, double nats, std::uint64_t scored_bytes) {
+      parts->add(input, nats, scored_bytes);
+    };
+  }
   const double started = seconds_now();
   const Score score = score_set(m.model, bytes, set, options, m.console.progress(), &m.interrupt);
+  if (parts) write_scores(*parts, *m.scores);
   if (m.console.json())
     return m.console.print_json(as_json(score)
                                     .set("context", options.context)
@@ -219,11 +248,19 @@ void check_together(const Arguments& arguments) {
   for (std::string_view name : {"context", "val-tokens", "protocol"})
     only(name, !exact && !choice, "bits per byte");
   only("stride", !exact && !choice && !llama, "bits per byte with sliding windows");
+  only("scores", !exact && !choice && !llama, "bits per byte with sliding windows");
   only("documents", !exact && !choice && !llama && arguments.given("data"), "bits per byte of a text");
 }
 
 int run_eval(const Arguments& arguments, Console& console) {
   check_together(arguments);
+  std::optional<Output> scores;
+  if (arguments.given("scores")) {
+    PosixFileOps ops;
+    scores = output_from(arguments, ops, Writes::file, "scores");
+  } else if (arguments.flag("force")) {
+    throw UsageError("--force applies only to --scores");
+  }
   const Interrupt interrupt;
   const EvalData data(arguments, interrupt);
   if (arguments.given("documents") && is_data_folder(data.path))
@@ -236,7 +273,7 @@ int run_eval(const Arguments& arguments, Console& console) {
   check(tokenizer != nullptr, "{} has no tokenizer, which eval needs", file.path.string());
   const Context context(device_from(arguments, console.log()));
   Model model = make_model(file, context, dtype_from(arguments, context.device(), console.log()));
-  const Measured measured{arguments, data, console, file, *tokenizer, model, interrupt};
+  const Measured measured{arguments, data, console, file, *tokenizer, model, interrupt, scores};
   if (arguments.flag("exact"))
     exact_answers(measured);
   else if (arguments.flag("multiple-choice"))
@@ -287,6 +324,11 @@ Command eval_command() {
             .value = "N",
             .initial = "0",
             .help = "print the first N answers; 0: print some wrong answers"},
+           {.name = "scores",
+            .value = "FILE",
+            .help = "also write the score of each document to FILE, in JSONL; of blocks of text if there are "
+                    "fewer than 20 documents"},
+           common::force(),
            device_option(),
            {.name = "dtype",
             .initial = "auto",

@@ -110,16 +110,17 @@ Option output_option(std::string_view help) {
   return {.name = "output", .letter = 'o', .value = "FILE", .help = help, .required = true};
 }
 
-Output output_from(const Arguments& arguments, FileOps& ops, Writes writes) {
+Output output_from(const Arguments& arguments, FileOps& ops, Writes writes, std::string_view option) {
   const bool force = arguments.flag("force");
-  Output output{arguments.path("output"), force ? Existing::replace : Existing::refuse};
+  Output output{arguments.path(option), force ? Existing::replace : Existing::refuse};
   if (!output.path.has_filename()) output.path = output.path.parent_path();  // "folder/"
   const PathKind kind = ops.kind(output.path);
-  check(writes == Writes::folder || kind != PathKind::folder, Hint{"pass the name of a file with -o"},
+  check(writes == Writes::folder || kind != PathKind::folder, Hint{"pass the name of a file"},
         "cannot write {}: it is a folder", output.path.string());
   if (!force && kind != PathKind::nothing)
-    fail(Hint{"choose another name with -o, or pass --force to overwrite it"}, "{} already exists",
-         output.path.string());
+    fail(Hint{fmt::format("choose another name with {}, or pass --force to overwrite it",
+                          option == "output" ? "-o" : fmt::format("--{}", option))},
+         "{} already exists", output.path.string());
   return output;
 }
 

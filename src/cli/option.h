@@ -108,7 +108,8 @@ enum class Writes { file, folder };
 // Throws before any work is done if the output exists (unless --force was given), or if it is a
 // folder and a file is expected. Writing checks again. Parent folders are created by the writer:
 // make_folders(ops, folder_of(output.path)).
-Output output_from(const Arguments& arguments, FileOps& ops, Writes writes = Writes::file);
+Output output_from(const Arguments& arguments, FileOps& ops, Writes writes = Writes::file,
+                   std::string_view option = "output");
 
 // --device cpu|cuda|auto. `cuda` fails without a usable GPU; `auto` uses a GPU if one is usable,
 // and logs its choice.

@@ -51,6 +51,7 @@ class Scoring {
         ranks_(static_cast<std::uint64_t>(options.ranks)),
         interrupt_(interrupt),
         on_scored_(options.on_scored),
+        on_target_(options.on_target),
         bar_(progress, "scoring", "tokens",
              std::min(borders_.back(), limited_ ? static_cast<std::uint64_t>(left_) : borders_.back())),
         scorer_(model, T_, options.tokens_at_a_time,
@@ -87,9 +88,11 @@ class Scoring {
   void count(const Window& window, std::span<const float> nats) {
     for (std::size_t i = 0; i < nats.size(); ++i) {
       if (window.target[i] < 0) continue;
+      const std::uint64_t bytes = bytes_.bytes(window.input[i], window.target[i]);
       score_.nats += nats[i];
-      score_.bytes += bytes_.bytes(window.input[i], window.target[i]);
+      score_.bytes += bytes;
       ++score_.tokens;
+      if (on_target_) on_target_(window.tag - nats.size() + i, nats[i], bytes);
     }
     if (on_scored_) on_scored_(score_.tokens);
     bar_.update(limited_ ? static_cast<std::uint64_t>(score_.tokens) : window.tag);
@@ -103,6 +106,7 @@ class Scoring {
   std::uint64_t rank_, ranks_, windows_ = 0;
   const Interrupt* interrupt_;
   std::function<void(std::int64_t)> on_scored_;
+  std::function<void(std::uint64_t, double, std::uint64_t)> on_target_;
   Score score_;
   ProgressBar bar_;
   WindowScorer scorer_;
@@ -125,6 +129,41 @@ Score score_set(Model& model, const ByteTable& bytes, const TokenSet& set, const
   const Score score = Scoring(model, bytes, set, options, progress, interrupt).run();
   if (!options.may_diverge) check_finite(score);
   return score;
+}
+
+namespace {
+
+constexpr std::uint64_t kBlockBytes = 1024;
+
+void add_to(Score& sum, const Score& part) {
+  sum.nats += part.nats;
+  sum.tokens += part.tokens;
+  sum.bytes += part.bytes;
+}
+
+}  // namespace
+
+ScoreParts::ScoreParts(const TokenSet& set) : borders_(set.document_starts()) {
+  parts_.resize(are_documents() ? borders_.size() : 1);
+}
+
+void ScoreParts::add(std::uint64_t input, double nats, std::uint64_t bytes) {
+  if (are_documents()) {
+    while (at_ + 1 < borders_.size() && borders_[at_ + 1] <= input) ++at_;
+  } else {
+    at_ = static_cast<std::size_t>(bytes_ / kBlockBytes);
+    if (at_ >= parts_.size()) parts_.resize(at_ + 1);
+  }
+  bytes_ += bytes;
+  add_to(parts_[at_], {.nats = nats, .tokens = 1, .bytes = bytes});
+}
+
+std::vector<Score> ScoreParts::scores() const {
+  if (are_documents()) return parts_;
+  const std::size_t each = (parts_.size() + kMostBlocks - 1) / kMostBlocks;
+  std::vector<Score> blocks((parts_.size() + each - 1) / each);
+  for (std::size_t i = 0; i < parts_.size(); ++i) add_to(blocks[i / each], parts_[i]);
+  return blocks;
 }
 
 namespace {

@@ -46,6 +46,32 @@ struct ScoreOptions {
   int rank = 0, ranks = 1;      // score only every ranks-th window; a rank may have none
   std::int64_t tokens_at_a_time = 0;                        // batch size; 0: chosen for the device
   std::function<void(std::int64_t tokens)> on_scored = {};  // called often with the tokens scored so far
+  // Called for each scored target in the order of the set: the index of its input, -log p, bytes.
+  std::function<void(std::uint64_t input, double nats, std::uint64_t bytes)> on_target = {};
+};
+
+// Divides the score of a set into parts that paired comparisons can resample: its documents, or, if
+// there are fewer than 20, blocks of equally many bytes. The parts depend on the text and not on
+// the tokenizer, except that a token across the border of two blocks belongs to the first.
+//
+//   ScoreParts parts(set);
+//   options.on_target = [&](auto input, auto nats, auto bytes) { parts.add(input, nats, bytes); };
+class ScoreParts {
+ public:
+  static constexpr std::size_t kFewestDocuments = 20, kMostBlocks = 256;
+
+  explicit ScoreParts(const TokenSet& set);
+
+  bool are_documents() const { return borders_.size() >= kFewestDocuments; }
+  void add(std::uint64_t input, double nats, std::uint64_t bytes);
+  // In the order of the set. Documents without a scored token have a Score of zeros.
+  std::vector<Score> scores() const;
+
+ private:
+  std::vector<std::uint64_t> borders_;  // starts of documents
+  std::vector<Score> parts_;            // of documents, or of blocks of kBlockBytes
+  std::size_t at_ = 0;
+  std::uint64_t bytes_ = 0;
 };
 
 // Throws Error if the sum is NaN or infinite.
