@@ -608,8 +608,8 @@ Command train_command() {
                  .help = "leave out chats longer than the context instead of cutting them into pieces"},
                 {.name = "order",
                  .help = "order in which training rows are read",
-                 .choices = {"shuffled", "sequential", "golf", "golf-mlx", "packed"},
-                 .shown_default = "shuffled; packed for chats; as published for golf presets"}},
+                 .choices = {"shifted", "shuffled", "sequential", "golf", "golf-mlx", "packed"},
+                 .shown_default = "shifted; packed for chats; as published for golf presets"}},
                true));
   add(in_group(
       "model",

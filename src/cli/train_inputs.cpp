@@ -31,7 +31,7 @@ ReadOrder default_order(DataKind kind, const std::string& preset) {
   if (kind == DataKind::chat) return ReadOrder::packed;
   if (preset == "golf-mlx") return ReadOrder::golf_mlx;
   const bool golf = preset == "golf" || preset == "golf-plus" || preset == "golf-best";
-  return golf ? ReadOrder::golf : ReadOrder::shuffled;
+  return golf ? ReadOrder::golf : ReadOrder::shifted;
 }
 
 // No preset sets this key to true, so its flag takes no value.

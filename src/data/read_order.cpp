@@ -88,8 +88,10 @@ double Packing::padding() const {
 namespace {
 
 // In the order of the enum.
-constexpr std::array<std::string_view, 5> kNames = {"sequential", "shuffled", "golf", "golf-mlx", "packed"};
+constexpr std::array<std::string_view, 6> kNames = {"sequential", "shuffled", "shifted",
+                                                    "golf",       "golf-mlx", "packed"};
 
+constexpr std::uint64_t kShiftStream = std::uint64_t{1} << 63;  // apart from the rounds of permuted()
 constexpr int kRounds = 4;  // Luby and Rackoff: 4 rounds give a strong pseudo-random permutation
 
 std::uint64_t feistel(std::uint64_t value, int half_bits, std::uint64_t seed, std::uint64_t epoch) {
@@ -113,7 +115,7 @@ ReadOrder read_order_named(std::string_view name) {
     if (kNames[i] == name) return static_cast<ReadOrder>(i);
   const std::string_view meant = nearest(name, kNames);
   fail(Hint{meant.empty() ? "" : fmt::format("did you mean {}?", meant)},
-       "expected a read order (sequential, shuffled, golf, golf-mlx or packed), found '{}'", name);
+       "expected a read order (sequential, shuffled, shifted, golf, golf-mlx or packed), found '{}'", name);
 }
 
 std::uint64_t permuted(std::uint64_t i, std::uint64_t count, std::uint64_t seed, std::uint64_t epoch) {
@@ -139,7 +141,7 @@ class NumberedRows : public RowReader {
     for (std::int64_t i = 0; i < settings_.step_rows; ++i) {
       const bool in_order = settings_.order == ReadOrder::sequential;
       append_row(in_order ? position.next : permuted(position.next, rows, settings_.seed, position.epoch),
-                 grid);
+                 position.epoch, grid);
       if (++position.next == rows) position = {position.epoch + 1, 0};
     }
   }
@@ -149,13 +151,15 @@ class NumberedRows : public RowReader {
   }
 
  protected:
-  virtual void append_row(std::uint64_t row, Grid& grid) const = 0;
+  virtual void append_row(std::uint64_t row, std::uint64_t epoch, Grid& grid) const = 0;
 
   const TokenSet& set_;
   RowSettings settings_;
 };
 
-// Windows of T. A remainder at the end of the set that is shorter than T is not read.
+// Windows of T. A remainder shorter than T is not read. The order `shifted` treats the set as a ring:
+// a model that sees a text many times predicts every token from another context each time, and reads
+// another remainder.
 class WindowRows final : public NumberedRows {
  public:
   WindowRows(const TokenSet& set, const RowSettings& settings)
@@ -170,8 +174,16 @@ class WindowRows final : public NumberedRows {
   std::uint64_t tokens_per_epoch() const override { return units_per_epoch() * T_; }
 
  private:
-  void append_row(std::uint64_t row, Grid& grid) const override {
-    set_.append(row * T_, T_, AfterLast::bos, grid);
+  void append_row(std::uint64_t row, std::uint64_t epoch, Grid& grid) const override {
+    const bool ring = settings_.order == ReadOrder::shifted;
+    set_.append((row * T_ + shift(epoch)) % set_.size(), T_, ring ? AfterLast::first_token : AfterLast::bos,
+                grid);
+  }
+
+  std::uint64_t shift(std::uint64_t epoch) const {
+    if (settings_.order != ReadOrder::shifted || epoch == 0) return 0;
+    const auto random = philox(settings_.seed, kShiftStream, epoch);
+    return (std::uint64_t{random[1]} << 32 | random[0]) % set_.size();
   }
 
   std::uint64_t T_;
@@ -186,7 +198,7 @@ class PackedRows final : public NumberedRows {
   double padding() const override { return packing_.padding(); }
 
  private:
-  void append_row(std::uint64_t row, Grid& grid) const override {
+  void append_row(std::uint64_t row, std::uint64_t /*epoch*/, Grid& grid) const override {
     const std::size_t end = grid.input.size() + static_cast<std::size_t>(settings_.T);
     for (const Piece& piece : packing_.row(row)) {
       const std::size_t start = grid.input.size();
@@ -249,6 +261,7 @@ std::unique_ptr<RowReader> make_row_reader(const TokenSet& set, const RowSetting
   switch (settings.order) {
     case ReadOrder::sequential:
     case ReadOrder::shuffled:
+    case ReadOrder::shifted:
       return std::make_unique<WindowRows>(set, settings);
     case ReadOrder::packed:
       return std::make_unique<PackedRows>(set, settings);

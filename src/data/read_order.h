@@ -54,6 +54,7 @@ class Packing {
 enum class ReadOrder {
   sequential,  // windows of T tokens, one after the other
   shuffled,    // the same windows, in a different order each epoch
+  shifted,     // shuffled, and all windows begin a random number of tokens later in each later epoch
   golf,        // as train_gpt.py: consecutive spans of n + 1 tokens; the set is a ring
   golf_mlx,    // as train_gpt_mlx.py: the spans cut into sub-batches that take n + 1 tokens each
   packed,      // complete documents packed into rows, rows shuffled

@@ -53,8 +53,8 @@ Tokens some_documents(std::uint64_t seed, int count) {
   return tokens;
 }
 
-const std::vector<ReadOrder> kOrders = {ReadOrder::sequential, ReadOrder::shuffled, ReadOrder::golf,
-                                        ReadOrder::golf_mlx, ReadOrder::packed};
+const std::vector<ReadOrder> kOrders = {ReadOrder::sequential, ReadOrder::shuffled, ReadOrder::shifted,
+                                        ReadOrder::golf,       ReadOrder::golf_mlx, ReadOrder::packed};
 
 TEST(BatchLoader, ReadsWindowsAndWraps) {
   const TokenSet set(counting(14), {.bos = kBos});  // three windows of 4 and a remainder
@@ -94,6 +94,33 @@ TEST_P(EveryWindow, IsVisitedOncePerEpoch) {
 
 INSTANTIATE_TEST_SUITE_P(AwkwardCounts, EveryWindow,
                          testing::Values(1, 2, 3, 4, 5, 15, 16, 17, 64, 65, 996, 997, 998, 1994, 2991));
+
+// Every row is a window of the ring, and an epoch reads all but a remainder shorter than a row, which
+// is elsewhere in every epoch.
+TEST(BatchLoader, ShiftedWindowsBeginElsewhereInEveryEpoch) {
+  constexpr std::uint64_t kWindows = 9, kSize = kWindows * kT + 3;
+  const TokenSet set(counting(kSize), {.bos = kBos});
+  BatchLoader shifted(set, settings_of(ReadOrder::shifted, 1), config_of_context(kT));
+  BatchLoader shuffled(set, settings_of(ReadOrder::shuffled, 1), config_of_context(kT));
+  std::set<Tokens> left_out;
+  for (int epoch = 0; epoch < 4; ++epoch) {
+    Tokens read, rest = counting(kSize);
+    for (std::uint64_t i = 0; i < kWindows; ++i) {
+      const Batch batch = shifted.next(), unshifted = shuffled.next();
+      if (epoch == 0) {
+        EXPECT_EQ(inputs_of(batch), inputs_of(unshifted));
+      }
+      for (const std::int32_t token : inputs_of(batch)) read.push_back(token);
+      for (std::size_t t = 0; t < kT; ++t)
+        EXPECT_EQ(targets_of(batch)[t], inputs_of(batch)[t] % static_cast<std::int32_t>(kSize) + 1);
+    }
+    std::ranges::sort(read);
+    std::erase_if(rest, [&](std::int32_t token) { return std::ranges::binary_search(read, token); });
+    EXPECT_EQ(rest.size(), 3u);  // so no token was read twice
+    left_out.insert(rest);
+  }
+  EXPECT_EQ(left_out.size(), 4u);
+}
 
 TEST(BatchLoader, SeekAndPrefetchGiveTheSameBatches) {
   const TokenSet set(some_documents(3, 101), {.bos = kBos});

@@ -30,8 +30,8 @@ TEST(Permuted, SeedsAndEpochsGiveDifferentOrders) {
 }
 
 TEST(ReadOrder, NamesRoundTrip) {
-  for (const ReadOrder order :
-       {ReadOrder::sequential, ReadOrder::shuffled, ReadOrder::golf, ReadOrder::golf_mlx, ReadOrder::packed})
+  for (const ReadOrder order : {ReadOrder::sequential, ReadOrder::shuffled, ReadOrder::shifted,
+                                ReadOrder::golf, ReadOrder::golf_mlx, ReadOrder::packed})
     EXPECT_EQ(read_order_named(name_of(order)), order);
   EXPECT_EQ(name_of(ReadOrder::golf_mlx), "golf-mlx");
   EXPECT_THROW(read_order_named("golf_mlx"), Error);
