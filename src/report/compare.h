@@ -15,40 +15,9 @@
 
 #include "base/json.h"
 #include "report/run_data.h"
+#include "report/statistics.h"
 
 namespace thimble {
-
-// Welch's t-test: is the difference between two groups of runs significant?
-//
-//   t  = (mean b - mean a) / sqrt(va / na + vb / nb)
-//   df = (va / na + vb / nb)^2 / ((va / na)^2 / (na - 1) + (vb / nb)^2 / (nb - 1))
-//   p  = P(|T| >= |t|) = I_x(df / 2, 1 / 2),  x = df / (df + t^2)
-//
-// v is the sample variance (divided by n - 1), df follows Welch-Satterthwaite, I is the regularized
-// incomplete beta function.
-struct SampleMoments {
-  std::size_t n = 0;
-  double mean = 0;
-  double deviation = 0;  // sample standard deviation; 0 for n < 2
-};
-SampleMoments moments_of(std::span<const double> values);
-
-// I_x(a, b) for a, b > 0 and x in [0, 1]; accurate to about 1e-12.
-double incomplete_beta(double a, double b, double x);
-
-double student_t_two_sided(double t, double degrees);  // P(|T| >= |t|)
-// The t with P(T <= t) = probability, for a probability in (0, 1).
-double student_t_quantile(double probability, double degrees);
-
-struct WelchTest {
-  double difference = 0;      // mean of b minus mean of a
-  double low = 0, high = 0;   // 95 % confidence interval of the difference
-  double t = 0, degrees = 0;  // infinity and 1 if both variances are 0 but the means differ
-  double p = 1;               // two-sided
-};
-
-// Returns nullopt if a group has fewer than two values.
-std::optional<WelchTest> welch_test(std::span<const double> a, std::span<const double> b);
 
 struct ComparedRun {
   std::string name;

@@ -1,4 +1,4 @@
-#include "report/compare.h"
+#include "report/statistics.h"
 
 #include <cmath>
 #include <numbers>
@@ -93,6 +93,90 @@ TEST(Moments, UseTheSampleVariance) {
   EXPECT_EQ(moments_of(values).mean, 5);
   EXPECT_NEAR(moments_of(values).deviation, std::sqrt(32.0 / 7), 1e-15);
   EXPECT_EQ(moments_of({}).n, 0u);
+}
+
+TEST(Holm, MultipliesTheSmallestByTheNumberOfTests) {
+  const std::vector<double> adjusted = holm_adjusted(std::vector{0.01, 0.04, 0.03, 0.005});
+  const std::vector<double> expected = {0.03, 0.06, 0.06, 0.02};
+  ASSERT_EQ(adjusted.size(), expected.size());
+  for (std::size_t i = 0; i < expected.size(); ++i) EXPECT_NEAR(adjusted[i], expected[i], 1e-15) << i;
+  EXPECT_EQ(holm_adjusted(std::vector{0.7, 0.9}), (std::vector<double>{1, 1}));
+  EXPECT_EQ(holm_adjusted({}), std::vector<double>{});
+}
+
+// The expected numbers below are from a separate program in Python, which solves the normal
+// equations and has its own Philox.
+TEST(SeedNoise, IsTheResidualOfATableOfSettingsAndSeeds) {
+  const std::vector<std::vector<double>> full = {
+      {1.4159, 1.4029, 1.4157}, {1.4097, 1.4113, 1.4127}, {1.3420, 1.3421, 1.3834}, {1.3200, 1.3104, 1.3176}};
+  const auto noise = seed_noise(full);
+  ASSERT_TRUE(noise);
+  EXPECT_NEAR(noise->deviation, 0.011515653597507, 1e-12);
+  EXPECT_EQ(noise->degrees, 6);
+}
+
+TEST(SeedNoise, TakesMissingResultsIntoAccount) {
+  const std::vector<std::vector<double>> missing = {{1.4159, 1.4029, 1.4157, 1.42},
+                                                    {1.4097, NAN, 1.4127, NAN},
+                                                    {NAN, 1.3421, 1.3834, 1.35},
+                                                    {1.3200, 1.3104}};
+  const auto noise = seed_noise(missing);
+  ASSERT_TRUE(noise);
+  EXPECT_NEAR(noise->deviation, 0.010347426799901, 1e-10);
+  EXPECT_EQ(noise->degrees, 4);
+  EXPECT_FALSE(seed_noise(std::vector<std::vector<double>>{{1, 2, 3}})) << "one setting";
+  EXPECT_FALSE(seed_noise(std::vector<std::vector<double>>{{1}, {2}, {3}})) << "one seed";
+  EXPECT_FALSE(seed_noise(std::vector<std::vector<double>>{{1, NAN}, {NAN, 2}})) << "no common seed";
+  EXPECT_FALSE(seed_noise({}));
+}
+
+TEST(SeedNoise, GivesThePairedTestForTwoSettings) {
+  const std::vector<std::vector<double>> two = {{1.0, 1.1, 0.95}, {0.9, 1.02, 0.93}};
+  const auto noise = seed_noise(two);
+  ASSERT_TRUE(noise);
+  const SeedTest test = seed_test(-0.2 / 3, 3, *noise);
+  EXPECT_NEAR(test.t, -2.77350098112614, 1e-9);
+  EXPECT_NEAR(test.p, 0.109129193625252, 1e-9);
+  EXPECT_LT(test.interval_95.low, -0.2 / 3);
+  EXPECT_GT(test.interval_95.high, 0) << "p is above 0.05";
+  EXPECT_EQ(seed_test(0, 3, {.deviation = 0, .degrees = 2}).p, 1);
+  EXPECT_EQ(seed_test(0.1, 3, {.deviation = 0, .degrees = 2}).p, 0);
+}
+
+std::vector<PairedPart> paired_parts() {
+  std::vector<PairedPart> parts;
+  for (int i = 0; i < 24; ++i) {
+    const double a = 100 + 7 * ((i * 37) % 11), size = 50 + (i * 13) % 17;
+    parts.push_back({.a = a, .a_size = size, .b = a - 3 + (i * 29) % 10, .b_size = size});
+  }
+  return parts;
+}
+
+TEST(PairedBootstrap, GivesTheFiguresOfAnIndependentProgram) {
+  const auto result = paired_bootstrap(paired_parts());
+  ASSERT_TRUE(result);
+  EXPECT_NEAR(result->difference, 0.0302593659942363, 1e-13);
+  EXPECT_NEAR(result->interval_95.low, 0.00867678958785234, 1e-13);
+  EXPECT_NEAR(result->interval_95.high, 0.0501432664756445, 1e-13);
+  EXPECT_NEAR(result->p, 0.0055994400559944, 1e-13);
+
+  std::vector<PairedPart> alike = paired_parts();
+  for (std::size_t i = 0; i < alike.size(); ++i)
+    alike[i].b = alike[i].a + (i % 2 == 1 ? 1 : -1) * static_cast<double>(i % 5);
+  const auto undecided = paired_bootstrap(alike);
+  ASSERT_TRUE(undecided);
+  EXPECT_NEAR(undecided->p, 0.888911108889111, 1e-13);
+  EXPECT_NEAR(undecided->interval_95.low, -0.0153961768179987, 1e-13);
+}
+
+TEST(PairedBootstrap, NeedsTwoPartsWithASize) {
+  EXPECT_FALSE(paired_bootstrap({}));
+  EXPECT_FALSE(paired_bootstrap(std::vector<PairedPart>{{1, 1, 2, 1}}));
+  EXPECT_FALSE(paired_bootstrap(std::vector<PairedPart>{{1, 1, 2, 1}, {1, 0, 2, 1}}));
+  const auto equal = paired_bootstrap(std::vector<PairedPart>{{1, 1, 1, 1}, {2, 1, 2, 1}});
+  ASSERT_TRUE(equal);
+  EXPECT_EQ(equal->p, 1) << "equal models";
+  EXPECT_EQ(equal->difference, 0);
 }
 
 }  // namespace
