@@ -21,6 +21,8 @@ namespace thimble {
 Command train_command();
 Command golf_command();
 Command sweep_command();
+Command sweep_report_command();
+Command sweep_record_command();
 Command eval_command();
 Command generate_command();
 Command chat_command();
@@ -55,9 +57,10 @@ std::vector<Command> all_commands() {
   const auto add = [&](std::string_view task, std::vector<Command> group) {
     for (Command& command : group) commands.emplace_back(std::move(command)).task = task;
   };
-  add("train", {train_command(), golf_command(), sweep_command(), plot_command(), compare_command()});
+  // `bench` and `sweep` come after their subcommands: completions take the first pattern that matches.
+  add("train", {train_command(), golf_command(), sweep_report_command(), sweep_record_command(),
+                sweep_command(), plot_command(), compare_command()});
   add("use a model", {generate_command(), chat_command(), serve_command()});
-  // `bench` comes after its subcommands: completions take the first pattern that matches.
   add("measure", {eval_command(), qa_command(), bench_train_command(), bench_prefill_command(),
                   bench_decode_command(), bench_tokenize_command(), bench_command()});
   add("pack and convert", {pack_command(), export_command(), import_command()});

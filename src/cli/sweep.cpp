@@ -33,6 +33,7 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr std::uint64_t kMaxPlanBytes = 1 << 20;
+constexpr std::uint64_t kMaxLogBytes = 1 << 26;
 constexpr std::int64_t kMostJobs = 1024;
 constexpr double kMemoryShare = 0.8;  // of the free memory, for runs side by side
 
@@ -205,8 +206,7 @@ std::vector<PlannedRun> missing_runs(const SweepPlan& plan, const std::vector<Sw
       bool done = false;
       for (const SweepResult& result : results) {
         if (result.variant != variant.name || result.seed != seed) continue;
-        const Json* digest = result.line.find("settings_digest");
-        check(digest && digest->is_string() && digest->as_string() == settings_digest(variant, plan),
+        check(result.digest == settings_digest(variant, plan),
               Hint{"give the variant another name, or choose another folder with -o"},
               "{} has a result of variant {} with other settings", folder.string(), variant.name);
         const bool packed = !plan.pack || std::isfinite(result.packed_bpb) || !result.finished();
@@ -342,11 +342,13 @@ int train_missing(const SweepPlan& plan, const std::vector<VariantCost>& costs, 
   return counts.failed > 0 ? 1 : 0;
 }
 
-void print_report(const SweepReport& report, Console& console) {
-  if (console.json())
-    console.print_json(report_json(report));
-  else
-    console.print_foreign(report_text(report, page_width(0)));
+constexpr std::size_t kPlainWidth = 100;  // of a plot that is not in a terminal
+
+void print_report(const SweepReport& report, const ReportStyle& style, Console& console) {
+  if (console.json()) return console.print_json(report_json(report));
+  console.print_foreign(report_text(report, style));
+  if (style.form == ReportForm::text && report.variants.size() > 1)
+    console.print_foreign("\n" + dot_plot_text(report_plot(report), page_width(kPlainWidth)));
 }
 
 int run_sweep_command(const Arguments& arguments, Console& console) {
@@ -368,8 +370,101 @@ int run_sweep_command(const Arguments& arguments, Console& console) {
   const int code = train_missing(plan, costs, arguments, console, interrupt);
   const fs::path folder = arguments.path("output");
   const std::vector<SweepResult> results = read_results(std::vector{folder}, Log::nowhere());
-  if (!results.empty()) print_report(sweep_report(results, {}), console);
+  if (!results.empty()) print_report(sweep_report(results, {}), {.width = page_width(0)}, console);
   return code;
+}
+
+std::vector<SweepResult> results_from(const Arguments& arguments, const Console& console) {
+  const std::vector<std::string>& names = arguments.list("RESULTS");
+  const std::vector<SweepResult> results =
+      read_results(std::vector<fs::path>(names.begin(), names.end()), console.log());
+  check(!results.empty(), "{} contains no results yet", names.front());
+  return results;
+}
+
+ReportRequest request_from(const Arguments& arguments) {
+  return {.base = arguments.text("base"), .steps = arguments.integer("steps", {.least = 0})};
+}
+
+int run_report(const Arguments& arguments, Console& console) {
+  PosixFileOps ops;
+  std::optional<Output> picture;
+  if (arguments.given("output")) {
+    picture = output_from(arguments, ops);
+    if (picture->path.extension() != ".svg")
+      throw UsageError(fmt::format("-o expects a file that ends in .svg, found {}", picture->path.string()));
+  }
+  if (console.json() && arguments.flag("markdown"))
+    throw UsageError("--json and --markdown cannot be combined");
+  const std::vector<SweepResult> results = results_from(arguments, console);
+  const SweepReport report = sweep_report(results, request_from(arguments));
+  if (picture) {
+    make_folders(ops, folder_of(picture->path));
+    write_file(ops, picture->path, dot_plot_svg(report_plot(report)), picture->existing);
+  }
+  print_report(report,
+               {.form = arguments.flag("markdown") ? ReportForm::markdown : ReportForm::text,
+                .width = page_width(0),
+                .speed = arguments.flag("speed")},
+               console);
+  return 0;
+}
+
+// Writes record.json, config.toml and log.txt.
+int run_record(const Arguments& arguments, Console& console) {
+  PosixFileOps ops;
+  const Output output = output_from(arguments, ops, Writes::folder);
+  const std::vector<SweepResult> results = results_from(arguments, console);
+  const SweepReport report = sweep_report(results, request_from(arguments));
+  const std::string name = arguments.text("variant");
+  const VariantSummary* const variant = report.find(name);
+  check(variant && !variant->runs.empty() && !report.variants.front().runs.empty() && name != report.base,
+        Hint{"list the variants with `thimble sweep report`"},
+        "there are no results of '{}' and of another base", name);
+  check(report.unit == "bits per byte", "a record needs bits per byte, but the results have none");
+  check(variant->diverged + variant->failed == 0,
+        "{} of the seeds of {} have no result, but a record counts all seeds",
+        variant->diverged + variant->failed, name);
+  std::string log;
+  for (const SweepResult* run : variant->runs) {
+    const fs::path folder = run->run;
+    fs::path file = folder.parent_path().parent_path() / "logs" / folder.filename();
+    if (!fs::exists(file += ".log")) file = folder.string() + ".log";  // as earlier versions named it
+    if (fs::exists(file)) log += fmt::format("seed {}\n{}\n", run->seed, read_file(file, kMaxLogBytes));
+  }
+  const fs::path config = variant->runs.front()->run / "config.toml";
+  check(fs::exists(config), "{} does not exist: a record needs the folders of the runs", config.string());
+  const Json record = record_of(report, output.path.filename().string(), *variant);
+  make_folders(ops, output.path);
+  write_file(ops, output.path / "config.toml", read_file(config, kMaxPlanBytes), Existing::replace);
+  write_file(ops, output.path / "log.txt", log, Existing::replace);
+  write_file(ops, output.path / "record.json", record.dump(2) + "\n", Existing::replace);
+  if (console.json()) {
+    console.print_json(record);
+  } else {
+    const Json& p = record.at("p");
+    console.print(fmt::format("{}: {:.4f} bits per byte, {:+.4f} against {}, p {}: {}\n",
+                              output.path.string(), variant->moments.mean,
+                              record.at("difference").as_double(), report.base,
+                              p.is_null() ? "unknown" : fmt::format("{:.2g}", p.as_double()),
+                              record.at("holds").as_bool() ? "a record" : "not a record by the rules"));
+  }
+  return 0;
+}
+
+Argument results_argument() {
+  return {.name = "RESULTS", .help = "folders of sweeps, or their results.jsonl", .count = Count::many};
+}
+
+Option base_option() {
+  return {.name = "base",
+          .value = "NAME",
+          .help = "variant to compare with",
+          .shown_default = "the base of the sweep"};
+}
+
+Option steps_option() {
+  return {.name = "steps", .value = "N", .initial = "0", .help = "only runs of N steps; 0: all"};
 }
 
 }  // namespace
@@ -407,6 +502,47 @@ Command sweep_command() {
           .examples = {"thimble sweep rates.toml -o sweeps/rates", "thimble sweep rates.toml --dry-run",
                        "thimble sweep rates.toml --data book.txt --set steps=100 -o sweeps/short --jobs 4"},
           .run = run_sweep_command};
+}
+
+Command sweep_report_command() {
+  return {.name = "sweep report",
+          .summary = "compare the variants of a sweep with its base",
+          .arguments = {results_argument()},
+          .options = {base_option(),
+                      steps_option(),
+                      {.name = "output",
+                       .letter = 'o',
+                       .value = "FILE",
+                       .help = "also draw the results as FILE.svg"},
+                      {.name = "speed", .help = "also print tokens per second"},
+                      {.name = "markdown", .help = "print the table as Markdown"},
+                      common::force(),
+                      common::json(),
+                      common::quiet()},
+          .notes =
+              "A difference is decided if it would hold on other text and with other seeds: p is the larger "
+              "of a paired bootstrap over the held-out documents and a t-test over the seeds, corrected for "
+              "the number of variants (Holm).",
+          .examples = {"thimble sweep report sweeps/rates",
+                       "thimble sweep report sweeps/rates --base lr=0.002 -o rates.svg",
+                       "thimble sweep report records/ablation.jsonl --steps 500"},
+          .run = run_report};
+}
+
+Command sweep_record_command() {
+  return {.name = "sweep record",
+          .summary = "write a variant's results and their test against the base as a record",
+          .arguments = {results_argument()},
+          .options = {{.name = "variant", .value = "NAME", .help = "variant of the record", .required = true},
+                      base_option(),
+                      steps_option(),
+                      output_option("folder of the record"),
+                      common::force(),
+                      common::json(),
+                      common::quiet()},
+          .notes = "The folders of the runs must exist. records/README.md has the rule for records.",
+          .examples = {"thimble sweep record sweeps/golf --variant golf-best -o records/golf-best"},
+          .run = run_record};
 }
 
 }  // namespace thimble

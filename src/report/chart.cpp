@@ -370,6 +370,127 @@ std::string chart_svg(const Chart& chart, SvgSize size) {
 
 namespace {
 
+Scale scale_of(const DotPlot& plot) {
+  std::vector<double> values = {plot.line};
+  for (const DotRow& row : plot.rows) {
+    values.insert(values.end(), {row.mean, row.low, row.high});
+    values.insert(values.end(), row.values.begin(), row.values.end());
+    values.insert(values.end(), row.second.begin(), row.second.end());
+  }
+  return scale_around(values, {});
+}
+
+}  // namespace
+
+std::string dot_plot_svg(const DotPlot& plot) {
+  constexpr int kWidth = 760, kRow = 20, kTop = 60, kRight = 24, kBottom = 34, kCharacter = 7, kTicks = 7;
+  std::size_t longest = 0;
+  for (const DotRow& row : plot.rows) longest = std::max(longest, display_width(row.name));
+  const int left = std::clamp(kCharacter * static_cast<int>(longest) + 24, 90, kWidth / 2);
+  const int bottom = kTop + kRow * static_cast<int>(plot.rows.size());
+  const Scale scale = scale_of(plot);
+  const auto x = [&](double value) { return left + scale.place_of(value) * (kWidth - left - kRight); };
+  std::string out = fmt::format(
+      "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{0}\" height=\"{1}\" viewBox=\"0 0 {0} {1}\" "
+      "role=\"img\" "
+      "aria-label=\"{2}\">\n<style>{3}  .d0 {{ fill: var(--s0); }} .d1 {{ fill: var(--s1); }} .hollow {{ "
+      "fill: "
+      "var(--paper); }}\n</style>\n<rect class=\"paper\" width=\"100%\" height=\"100%\"/>\n<text "
+      "class=\"title\" "
+      "x=\"{4}\" y=\"24\">{2}</text>\n",
+      kWidth, bottom + kBottom, escaped(plot.title), kSvgStyle, left);
+  int at = left;
+  const auto legend = [&](const std::string& mark, const std::string& name) {
+    if (name.empty()) return;
+    out +=
+        fmt::format("<svg x=\"{}\" y=\"36\" overflow=\"visible\">{}</svg><text x=\"{}\" y=\"46\">{}</text>\n",
+                    at, mark, at + 14, escaped(name));
+    at += 32 + kCharacter * static_cast<int>(display_width(name));
+  };
+  legend("<circle class=\"s0 d0\" cx=\"5\" cy=\"6\" r=\"3\"/>", plot.first_name);
+  legend("<circle class=\"s1 d1\" cx=\"5\" cy=\"6\" r=\"3\"/>", plot.second_name);
+  legend(
+      "<line class=\"grid\" x1=\"5\" x2=\"5\" y1=\"0\" y2=\"12\" style=\"stroke:var(--muted)\" "
+      "stroke-dasharray=\"3 3\"/>",
+      plot.line_name);
+  const std::vector<double> ticks = scale.ticks(kTicks);
+  const std::vector<std::string> texts = tick_texts(ticks);
+  for (std::size_t i = 0; i < ticks.size(); ++i)
+    out += fmt::format(
+        "<line class=\"grid\" x1=\"{0:.1f}\" x2=\"{0:.1f}\" y1=\"{1}\" y2=\"{2}\"/><text x=\"{0:.1f}\" "
+        "y=\"{3}\" "
+        "text-anchor=\"middle\">{4}</text>\n",
+        x(ticks[i]), kTop, bottom, bottom + 18, texts[i]);
+  if (std::isfinite(plot.line))
+    out += fmt::format(
+        "<line class=\"grid\" x1=\"{0:.1f}\" x2=\"{0:.1f}\" y1=\"{1}\" y2=\"{2}\" "
+        "style=\"stroke:var(--muted)\" "
+        "stroke-dasharray=\"3 3\"/>\n",
+        x(plot.line), kTop, bottom);
+  for (std::size_t i = 0; i < plot.rows.size(); ++i) {
+    const DotRow& row = plot.rows[i];
+    const double y = kTop + kRow * (static_cast<double>(i) + 0.5);
+    out += fmt::format("<text class=\"name\" x=\"{}\" y=\"{:.1f}\" text-anchor=\"end\">{}</text>", left - 10,
+                       y + 4, escaped(row.name));
+    if (std::isfinite(row.low) && std::isfinite(row.high))
+      out += fmt::format("<line class=\"s0\" x1=\"{0:.1f}\" x2=\"{1:.1f}\" y1=\"{2:.1f}\" y2=\"{2:.1f}\"/>",
+                         x(row.low), x(row.high), y);
+    if (std::isfinite(row.mean))
+      out += fmt::format(
+          "<line class=\"s0\" x1=\"{0:.1f}\" x2=\"{0:.1f}\" y1=\"{1:.1f}\" y2=\"{2:.1f}\" "
+          "stroke-width=\"2\"/>",
+          x(row.mean), y - 7, y + 7);
+    const auto dots = [&](const std::vector<double>& values, std::string_view style) {
+      for (const double value : values)
+        if (std::isfinite(value))
+          out +=
+              fmt::format("<circle class=\"{}\" cx=\"{:.1f}\" cy=\"{:.1f}\" r=\"3\"/>", style, x(value), y);
+    };
+    dots(row.second, row.hollow ? "s1 hollow" : "s1 d1");
+    dots(row.values, "s0 d0");
+    out += "\n";
+  }
+  return out + "</svg>\n";
+}
+
+std::string dot_plot_text(const DotPlot& plot, std::size_t width) {
+  constexpr std::size_t kLeast = 20, kTicks = 5;
+  std::size_t names = 0;
+  for (const DotRow& row : plot.rows) names = std::max(names, display_width(row.name));
+  const std::size_t columns = std::max(kLeast, width - std::min(width, names + 2));
+  const Scale scale = scale_of(plot);
+  const auto column = [&](double value) {
+    const auto last = static_cast<double>(columns - 1);
+    return static_cast<std::size_t>(std::clamp(std::round(scale.place_of(value) * last), 0.0, last));
+  };
+  std::string out = plot.title + "\n";
+  for (const DotRow& row : plot.rows) {
+    std::string line(columns, ' ');
+    if (std::isfinite(row.low) && std::isfinite(row.high))
+      for (std::size_t i = column(row.low); i <= column(row.high); ++i) line[i] = '-';
+    if (std::isfinite(plot.line)) line[column(plot.line)] = ':';
+    for (const double value : row.values)
+      if (std::isfinite(value)) line[column(value)] = 'o';
+    if (std::isfinite(row.mean)) line[column(row.mean)] = '|';
+    line.erase(line.find_last_not_of(' ') + 1);
+    out += row.name + std::string(names - display_width(row.name) + 2, ' ') + line + "\n";
+  }
+  std::string axis(names + 2 + columns, ' ');
+  const std::vector<double> ticks = scale.ticks(kTicks);
+  const std::vector<std::string> texts = tick_texts(ticks);
+  for (std::size_t i = 0, free = 0; i < ticks.size(); ++i) {
+    const std::size_t middle = names + 2 + column(ticks[i]),
+                      begin = middle - std::min(middle, texts[i].size() / 2);
+    if (begin < free || begin + texts[i].size() > axis.size()) continue;
+    axis.replace(begin, texts[i].size(), texts[i]);
+    free = begin + texts[i].size() + 1;
+  }
+  axis.erase(axis.find_last_not_of(' ') + 1);
+  return out + axis + "\n";
+}
+
+namespace {
+
 constexpr double kLogFromRatio = 3;
 constexpr double kMargin = 0.04;
 constexpr double kEqual = 1e-9;  // relative; smaller differences are treated as rounding

@@ -90,6 +90,25 @@ struct SvgSize {
 };
 std::string chart_svg(const Chart& chart, SvgSize size);
 
+// Dots on lines with names, such as the results of variants: lower is better.
+struct DotRow {
+  std::string name;
+  std::vector<double> values = {};  // a dot each
+  double mean = 0;                  // a bar; NaN: none
+  double low = 0, high = 0;         // a line between them; NaN: none
+  std::vector<double> second = {};  // dots in another color
+  bool hollow = false;              // those
+};
+struct DotPlot {
+  std::string title;
+  std::string first_name, second_name = {}, line_name = {};  // for the legend; empty: not there
+  double line = 0;                                           // a dashed line across all rows; NaN: none
+  std::vector<DotRow> rows = {};
+};
+std::string dot_plot_svg(const DotPlot& plot);
+// Names are printed unchanged. Values are `o`, the mean is `|`, the dashed line is `:`.
+std::string dot_plot_text(const DotPlot& plot, std::size_t width);
+
 // An axis: maps values to positions and chooses the labeled values.
 struct Scale {
   double low = 0, high = 1;  // low < high; both above 0 if logarithmic

@@ -36,18 +36,20 @@ std::string text_in(const Json& line, std::string_view key) {
   return value && value->is_string() ? value->as_string() : "";
 }
 
-bool is_same_run(const SweepResult& a, const SweepResult& b) {
-  return a.variant == b.variant && a.seed == b.seed && a.settings == b.settings && a.steps == b.steps &&
-         a.batch_tokens == b.batch_tokens && a.device == b.device;
+// A run that failed is repeated, after any number of steps.
+bool replaces(const SweepResult& later, const SweepResult& earlier) {
+  if (later.variant != earlier.variant || later.seed != earlier.seed || later.digest != earlier.digest)
+    return false;
+  if (earlier.status == kFailed) return true;
+  return later.settings == earlier.settings && later.steps == earlier.steps &&
+         later.batch_tokens == earlier.batch_tokens && later.device == earlier.device;
 }
 
-void add_result(std::vector<SweepResult>& results, SweepResult result) {
-  const auto old =
-      std::ranges::find_if(results, [&](const SweepResult& r) { return is_same_run(r, result); });
-  if (old == results.end())
-    results.push_back(std::move(result));
-  else if (!std::isnan(result.packed_bpb) || std::isnan(old->packed_bpb))
-    *old = std::move(result);
+const SweepResult& add_result(std::vector<SweepResult>& results, SweepResult result) {
+  const auto old = std::ranges::find_if(results, [&](const SweepResult& r) { return replaces(result, r); });
+  if (old == results.end()) return results.emplace_back(std::move(result));
+  if (!std::isnan(result.packed_bpb) || std::isnan(old->packed_bpb)) *old = std::move(result);
+  return *old;
 }
 
 // Adds the results of a file and returns the size of its complete lines.
@@ -87,7 +89,8 @@ SweepResult sweep_result(const Json& line, const fs::path& folder) {
   SweepResult result{.variant = line.at("variant").as_string(),
                      .settings = text_in(line, "settings"),
                      .device = text_in(line, "device"),
-                     .run = text_in(line, "run"),
+                     .run = folder / text_in(line, "run"),
+                     .digest = text_in(line, "settings_digest"),
                      .status = text_in(line, "status"),
                      .score = text_in(line, "score"),
                      .seed = line.at("seed").as_int(),
@@ -137,29 +140,32 @@ ResultsFile::~ResultsFile() {
   ops_.close(file_);
 }
 
-void ResultsFile::add(const Json& line) {
+const SweepResult& ResultsFile::add(const Json& line) {
   const std::string text = line.dump() + "\n";
   auto rest = std::as_bytes(std::span(text));
   while (!rest.empty()) rest = rest.subspan(ops_.write(file_, rest));
   ops_.sync(file_);
-  add_result(results_, sweep_result(line, folder_));
+  return add_result(results_, sweep_result(line, folder_));
 }
 
-std::vector<Score> read_scores(const fs::path& path) {
+std::vector<ScoredPart> read_scores(const fs::path& path) {
   const std::string text = read_file(path, kMaxBytes);
-  std::vector<Score> scores;
+  std::vector<ScoredPart> parts;
   std::uint64_t number = 0;
   for (std::string_view rest = text; !rest.empty();) {
     const std::size_t end = std::min(rest.find('\n'), rest.size());
     const Json line = parse_json(rest.substr(0, end), path.string(), {.first_line = ++number});
-    scores.push_back({.nats = line.at("nats").as_double(),
-                      .tokens = line.at("tokens").as_int(),
-                      .bytes = line.at("bytes").as_uint()});
-    check(std::isfinite(scores.back().nats) && scores.back().tokens >= 0, "{}:{} is not a score",
+    const Json* document = line.find("document");
+    parts.push_back({.is_document = document != nullptr,
+                     .index = static_cast<std::size_t>((document ? *document : line.at("block")).as_uint()),
+                     .score = {.nats = line.at("nats").as_double(),
+                               .tokens = line.at("tokens").as_int(),
+                               .bytes = line.at("bytes").as_uint()}});
+    check(std::isfinite(parts.back().score.nats) && parts.back().score.tokens >= 0, "{}:{} is not a score",
           path.string(), number);
     rest.remove_prefix(std::min(end + 1, rest.size()));
   }
-  return scores;
+  return parts;
 }
 
 }  // namespace thimble

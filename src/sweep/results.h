@@ -18,7 +18,9 @@ namespace thimble {
 
 // The figures of a line that the report uses. NaN: unknown.
 struct SweepResult {
-  std::string variant, settings, device, run;
+  std::string variant, settings, device;
+  std::filesystem::path run;          // its folder
+  std::string digest;                 // of its settings; empty: unknown
   std::string status;                 // name_of(RunStatus), or "failed": the run ended with an error
   std::string score;                  // "best" or "last": the checkpoint that is compared
   std::filesystem::path scores = {};  // file of the scores of each document; empty: none
@@ -56,7 +58,7 @@ class ResultsFile {
   ResultsFile& operator=(const ResultsFile&) = delete;
 
   const std::vector<SweepResult>& results() const { return results_; }
-  void add(const Json& line);
+  const SweepResult& add(const Json& line);  // valid until the next call
 
  private:
   FileOps& ops_;
@@ -65,7 +67,12 @@ class ResultsFile {
   std::vector<SweepResult> results_;
 };
 
-// The scores of documents as `thimble eval --scores` writes them.
-std::vector<Score> read_scores(const std::filesystem::path& path);
+// A line of a file that `thimble eval --scores` writes.
+struct ScoredPart {
+  bool is_document = false;  // false: a block of text
+  std::size_t index = 0;
+  Score score = {};
+};
+std::vector<ScoredPart> read_scores(const std::filesystem::path& path);
 
 }  // namespace thimble

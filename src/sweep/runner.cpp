@@ -382,8 +382,7 @@ class SweepProgress {
 void record(const ActiveRun& run, std::size_t left, ResultsFile& results, SweepCounts& counts,
             const Log& log) {
   const Json line = run.line();
-  results.add(line);
-  const SweepResult& result = results.results().back();
+  const SweepResult& result = results.add(line);
   if (const Json* error = line.find("error")) {
     ++counts.failed;
     log.warning("{} failed: {}", run.run().id, error->as_string());
