@@ -57,7 +57,7 @@ std::vector<Command> all_commands() {
   const auto add = [&](std::string_view task, std::vector<Command> group) {
     for (Command& command : group) commands.emplace_back(std::move(command)).task = task;
   };
-  // `bench` and `sweep` come after their subcommands: completions take the first pattern that matches.
+  // `bench` and `sweep` come after their subcommands: completions take the first match.
   add("train", {train_command(), golf_command(), sweep_report_command(), sweep_record_command(),
                 sweep_command(), plot_command(), compare_command()});
   add("use a model", {generate_command(), chat_command(), serve_command()});

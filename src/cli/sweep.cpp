@@ -48,8 +48,8 @@ std::vector<std::string> words_of(std::vector<std::string> first, const std::vec
   return first;
 }
 
-// Plans a run of each variant. This checks what the file of the sweep cannot tell: data, models, and
-// combinations of options.
+// Plans a run of each variant. This checks what the file of the sweep cannot tell: data, models,
+// and combinations of options.
 std::vector<VariantCost> costs_of(const SweepPlan& plan, const std::string& device, const Console& console,
                                   const Interrupt& interrupt) {
   std::vector<VariantCost> costs;
@@ -293,30 +293,22 @@ Json plan_json(const SweepPlan& plan, const std::vector<VariantCost>& costs, con
       .set("device", costs.front().device);
 }
 
-SweepPlan plan_from(const Arguments& arguments) {
-  SweepChanges changes{.base = arguments.list("set")};
+SweepPlan plan_from(const Arguments& arguments, const std::string& text) {
+  SweepChanges changes{.base = arguments.list("set"), .variants = arguments.list("variant")};
   if (arguments.given("data")) changes.base.push_back("data=" + arguments.text("data"));
-  if (arguments.given("variants"))
-    for (std::string_view rest = arguments.text("variants"); !rest.empty();) {
-      const std::size_t end = std::min(rest.find(';'), rest.size());
-      changes.variants.emplace_back(trim(rest.substr(0, end)));
-      rest.remove_prefix(std::min(end + 1, rest.size()));
-    }
-  const fs::path file = arguments.path("FILE");
-  return parse_sweep(read_file_or_pipe(file, kMaxPlanBytes), file.string(), changes);
+  return parse_sweep(text, arguments.text("FILE"), changes);
 }
 
 // Trains what is missing. Returns the exit code.
-int train_missing(const SweepPlan& plan, const std::vector<VariantCost>& costs, const Arguments& arguments,
-                  Console& console, const Interrupt& interrupt) {
+int train_missing(const SweepPlan& plan, const std::string& text, const std::vector<VariantCost>& costs,
+                  const Arguments& arguments, Console& console, const Interrupt& interrupt) {
   const fs::path folder = arguments.path("output");
   PosixFileOps ops;
   make_folders(ops, folder);
   ResultsFile results(ops, folder, console.log());
   const std::vector<PlannedRun> missing = missing_runs(plan, results.results(), folder);
   const Parallel parallel = parallel_from(arguments, costs, missing.size(), folder / "sweep.json");
-  write_file(ops, folder / "sweep.toml", read_file_or_pipe(arguments.path("FILE"), kMaxPlanBytes),
-             Existing::replace);
+  write_file(ops, folder / "sweep.toml", text, Existing::replace);
   write_file(ops, folder / "sweep.json",
              Json::object().set("jobs", parallel.jobs).set("threads", parallel.threads).dump(2) + "\n",
              Existing::replace);
@@ -353,7 +345,8 @@ void print_report(const SweepReport& report, const ReportStyle& style, Console& 
 
 int run_sweep_command(const Arguments& arguments, Console& console) {
   const Interrupt interrupt;
-  const SweepPlan plan = plan_from(arguments);
+  const std::string text = read_file_or_pipe(arguments.path("FILE"), kMaxPlanBytes);
+  const SweepPlan plan = plan_from(arguments, text);
   if (!arguments.flag("dry-run") && !arguments.given("output"))
     throw UsageError("-o is missing",
                      Hint{"name the folder of the sweep: thimble sweep FILE.toml -o FOLDER"});
@@ -367,7 +360,7 @@ int run_sweep_command(const Arguments& arguments, Console& console) {
       console.print(plan_text(plan, costs, parallel));
     return 0;
   }
-  const int code = train_missing(plan, costs, arguments, console, interrupt);
+  const int code = train_missing(plan, text, costs, arguments, console, interrupt);
   const fs::path folder = arguments.path("output");
   const std::vector<SweepResult> results = read_results(std::vector{folder}, Log::nowhere());
   if (!results.empty()) print_report(sweep_report(results, {}), {.width = page_width(0)}, console);
@@ -483,9 +476,10 @@ Command sweep_command() {
                 .value = "KEY=VALUE",
                 .help = "a setting of the base; overrides FILE",
                 .repeated = true},
-               {.name = "variants",
-                .value = "NAMES",
-                .help = "train only these variants and the base, separated by semicolons",
+               {.name = "variant",
+                .value = "NAME",
+                .help = "train only this variant and the base",
+                .repeated = true,
                 .shown_default = "all"},
                {.name = "jobs",
                 .value = "N",

@@ -133,7 +133,7 @@ Score score_set(Model& model, const ByteTable& bytes, const TokenSet& set, const
 
 namespace {
 
-constexpr std::uint64_t kBlockBytes = 1024;
+constexpr std::uint64_t kBlockBytes = 128;
 
 void add_to(Score& sum, const Score& part) {
   sum.nats += part.nats;

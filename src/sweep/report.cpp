@@ -225,8 +225,8 @@ class Reporting {
     if (result.over_seeds) take(result.over_seeds->p, result.over_seeds->interval_95);
   }
 
-  // The scores of both on each document, summed over seeds. Empty if a run has no scores or they are
-  // of other text.
+  // The scores of both on each document, summed over seeds. Empty if a run has no scores or they
+  // are of other text.
   std::vector<PairedPart> parts_of(
       const std::vector<std::pair<const SweepResult*, const SweepResult*>>& pairs) {
     std::map<std::size_t, PairedPart> sums;

@@ -248,7 +248,9 @@ class ActiveRun {
     if (!options_.pack) return;
     std::vector<std::string> words = {
         "pack", model().string(), "-o", (folder_ / "model.thimble").string(), "--allow-over", "--force"};
-    if (!run_.held_out.empty()) words.insert(words.end(), {"--data", run_.held_out.string()});
+    if (!run_.held_out.empty())
+      words.insert(words.end(),
+                   {"--data", run_.held_out.string(), "--val-tokens", std::to_string(run_.val_tokens)});
     start(Stage::pack, words);
   }
 

@@ -128,6 +128,31 @@ TEST_F(EvalCommand, DocumentsAreWhatOneAsksFor) {
   EXPECT_EQ(run(lines, {"--documents", "line", "--protocol", "llama.cpp"}).exit_code, 2);
 }
 
+TEST_F(EvalCommand, WritesTheScoresOfDocuments) {
+  train("quick");
+  std::string text;
+  for (int i = 0; i < 24; ++i) text += fmt::format("a document of line {}\n", i * i);
+  const std::string lines = folder_.write("lines.txt", text).string();
+  const std::vector<std::string> words = {"--documents", "line", "--scores", path("scores.jsonl")};
+  const Json whole = eval(lines, words);
+  std::istringstream scores(folder_.read("scores.jsonl"));
+  double nats = 0;
+  std::int64_t bytes = 0, count = 0;
+  for (std::string line; std::getline(scores, line); ++count) {
+    const Json part = parse_json(line, "scores");
+    EXPECT_EQ(part.at("document").as_int(), count);
+    nats += part.at("nats").as_double();
+    bytes += part.at("bytes").as_int();
+  }
+  EXPECT_EQ(count, 24);
+  EXPECT_EQ(bytes, whole.at("bytes").as_int());
+  EXPECT_NEAR(nats / static_cast<double>(whole.at("tokens").as_int()), whole.at("val_loss").as_double(),
+              1e-9);
+  EXPECT_EQ(run(lines, words).exit_code, 1) << "the file exists";
+  EXPECT_EQ(run(lines, {"--exact", "--scores", path("more.jsonl")}).exit_code, 2);
+  EXPECT_EQ(run(lines, {"--force"}).exit_code, 2);
+}
+
 TEST_F(EvalCommand, ModifiedShardsAreRefused) {
   train("quick");
   std::string bytes = folder_.read("run/data/data_val_000000.bin");

@@ -78,6 +78,12 @@ TEST_F(Sweep, RunsVariantsWithSeedsOnSharedTokens) {
   EXPECT_EQ(shared, 1u);
   EXPECT_FALSE(std::filesystem::exists(folder_ / "out/runs/base-1/data"));
 
+  const RunResult picture = run_binary(
+      {.arguments = {"sweep", "report", (folder_ / "out").string(), "-o", (folder_ / "a.svg").string()}});
+  EXPECT_EQ(picture.exit_code, 0) << picture;
+  EXPECT_EQ(picture.out, run.out);
+  EXPECT_TRUE(folder_.read("a.svg").starts_with("<svg "));
+
   // Nothing is left to do, and the report is the same.
   const RunResult again = sweep();
   EXPECT_EQ(again.exit_code, 0) << again;
@@ -85,8 +91,43 @@ TEST_F(Sweep, RunsVariantsWithSeedsOnSharedTokens) {
   EXPECT_EQ(results(), lines);
 }
 
+TEST_F(Sweep, PacksRunsAndWritesARecord) {
+  write_plan(
+      "[sweep]\nseeds = [1, 2]\npack = true\nscore = \"last\"\n[variant.leaky]\nmlp = \"leaky_relu2\"\n");
+  ASSERT_EQ(sweep().exit_code, 0);
+  const auto lines = results();
+  ASSERT_EQ(lines.size(), 4u);
+  for (const auto& [id, line] : lines) {
+    EXPECT_GT(line.at("bytes").as_double(), 0) << id;
+    EXPECT_GT(line.at("packed_bpb").as_double(), 0) << id;
+    EXPECT_NEAR(line.at("unpacked_bpb").as_double(), line.at("val_bpb").as_double(), 1e-6) << id;
+  }
+  const auto record = [&](const std::string& variant, const std::string& out) {
+    return run_binary({.arguments = {"sweep", "record", (folder_ / "out").string(), "--variant", variant,
+                                     "-o", (folder_ / "records" / out).string()}});
+  };
+  const RunResult written = record("leaky", "claim");
+  ASSERT_EQ(written.exit_code, 0) << written;
+  const Json claim = parse_json(folder_.read("records/claim/record.json"), "record.json");
+  EXPECT_EQ(claim.at("name").as_string(), "claim");
+  EXPECT_EQ(claim.at("bytes").size(), 2u);
+  EXPECT_FALSE(claim.at("holds").as_bool()) << "a record needs three seeds";
+  EXPECT_NE(folder_.read("records/claim/config.toml").find("mlp = \"leaky_relu2\""), std::string::npos);
+  EXPECT_NE(folder_.read("records/claim/log.txt").find("seed 2"), std::string::npos);
+  EXPECT_EQ(record("leaky", "claim").exit_code, 1) << "it exists";
+  EXPECT_EQ(record("leeky", "other").exit_code, 1);
+  // The same p as that of `compare`.
+  std::vector<std::string> compare = {"compare", "--json"};
+  for (const char* id : {"base-1", "base-2", "leaky-1", "leaky-2"})
+    compare.push_back((folder_ / "out/runs" / id).string());
+  const RunResult compared = run_binary({.arguments = compare});
+  ASSERT_EQ(compared.exit_code, 0) << compared;
+  EXPECT_NEAR(claim.at("p").as_double(),
+              parse_json(compared.out, "stdout").at("tests").as_array().at(0).at("p").as_double(), 1e-9);
+}
+
 TEST_F(Sweep, KilledAndContinuedGivesTheSameReport) {
-  write_plan("[sweep]\nseeds = [1, 2]\n[one]\nlr = [0.01]\n", 60);
+  write_plan("[sweep]\nseeds = [1, 2]\n[one]\nlr = [0.01]\n", 24);
   const RunResult whole = sweep({"--jobs", "2", "--threads", "2"}, "whole");
   ASSERT_EQ(whole.exit_code, 0) << whole;
   const auto has_begun = [&](const char* id) {

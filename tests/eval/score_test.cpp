@@ -121,5 +121,77 @@ TEST(Score, AConversationLongerThanTheContextIsScoredInPieces) {
   EXPECT_EQ(score.bytes, 40u);
 }
 
+struct Scored {
+  Score whole;
+  std::vector<Score> parts;
+  bool are_documents;
+};
+
+Scored scored_in_parts(Fixture& f, const TokenSet& set, ScoreOptions options) {
+  ScoreParts parts(set);
+  options.on_target = [&](std::uint64_t input, double nats, std::uint64_t bytes) {
+    parts.add(input, nats, bytes);
+  };
+  const Score whole = f.score(set, options);
+  return {whole, parts.scores(), parts.are_documents()};
+}
+
+void expect_sum(const Scored& scored) {
+  Score sum;
+  for (const Score& part : scored.parts) {
+    sum.nats += part.nats;
+    sum.tokens += part.tokens;
+    sum.bytes += part.bytes;
+  }
+  EXPECT_NEAR(sum.nats, scored.whole.nats, 1e-9 * scored.whole.nats);
+  EXPECT_EQ(sum.tokens, scored.whole.tokens);
+  EXPECT_EQ(sum.bytes, scored.whole.bytes);
+}
+
+TEST(ScoreParts, AreTheScoresOfTheDocuments) {
+  Fixture f;
+  std::vector<std::vector<std::int32_t>> documents;
+  std::vector<std::int32_t> all;
+  for (int i = 0; i < 20; ++i) {
+    documents.push_back({*f.tokenizer->special().bos});
+    f.tokenizer->encode(std::string(static_cast<std::size_t>(1 + 3 * i), static_cast<char>('a' + i)),
+                        documents.back());
+    all.insert(all.end(), documents.back().begin(), documents.back().end());
+  }
+  const TokenMarks marks = TokenMarks::of(*f.tokenizer, DataKind::text, LossOn::assistant);
+  for (const std::int64_t stride : {16, 5}) {
+    const Scored scored = scored_in_parts(f, {all, marks}, {.stride = stride, .tokens_at_a_time = 48});
+    EXPECT_TRUE(scored.are_documents);
+    expect_sum(scored);
+    ASSERT_EQ(scored.parts.size(), 20u);
+    for (std::size_t i = 0; i < documents.size(); ++i) {
+      const Score alone = f.score({documents[i], marks}, {.stride = stride});
+      EXPECT_NEAR(scored.parts[i].nats, alone.nats, 1e-5 * alone.nats) << i;
+      EXPECT_EQ(scored.parts[i].bytes, alone.bytes) << i;
+    }
+  }
+}
+
+TEST(ScoreParts, AreBlocksOfTextIfThereAreFewDocuments) {
+  Fixture f;
+  for (int i = 0; i < 40; ++i) f.tokenizer->encode("This sentence is repeated forty times over.", f.tokens);
+  const std::size_t bytes = f.tokens.size() - 1;
+  const Scored scored = scored_in_parts(f, f.text(), {});
+  EXPECT_FALSE(scored.are_documents);
+  expect_sum(scored);
+  ASSERT_EQ(scored.parts.size(), (bytes + 127) / 128);
+  for (std::size_t i = 0; i + 1 < scored.parts.size(); ++i) EXPECT_EQ(scored.parts[i].bytes, 128u) << i;
+}
+
+TEST(ScoreParts, HaveAtMost256Blocks) {
+  Fixture f;
+  ScoreParts parts(f.text());
+  for (std::uint64_t i = 0; i < 300'000; ++i) parts.add(i, 1, 3);
+  const std::vector<Score> blocks = parts.scores();
+  EXPECT_LE(blocks.size(), ScoreParts::kMostBlocks);
+  EXPECT_GT(blocks.size(), ScoreParts::kMostBlocks / 2);
+  for (std::size_t i = 0; i + 1 < blocks.size(); ++i) EXPECT_NEAR(blocks[i].nats, blocks[0].nats, 2) << i;
+}
+
 }  // namespace
 }  // namespace thimble::score_test

@@ -48,6 +48,10 @@ void try_toml(std::string_view text) {
 void fuzz_config(FuzzBytes bytes) {
   std::string_view text = text_of(bytes);
   try_toml(text);
+  try {
+    parse_sections(text, "fuzz");
+  } catch (const Error&) {
+  }
   ConfigBuilder settings;
   for (int i = 0; i < kMostSets && !text.empty(); ++i) {
     const std::size_t end = std::min(text.find('\n'), text.size());
