@@ -57,7 +57,8 @@ Schedule schedule_for(const Tape& tape, const ScheduleOptions& options, const Ba
   return schedule;
 }
 
-Program::Program(Tape tape, ScheduleOptions options, const Context& context, const Backend& backend)
+Program::Program(Tape tape, ScheduleOptions options, const Context& context, const Backend& backend,
+                 const Program* lender)
     : tape_(std::move(tape)),
       options_(std::move(options)),
       context_(context),
@@ -65,11 +66,15 @@ Program::Program(Tape tape, ScheduleOptions options, const Context& context, con
       schedule_(schedule_for(tape_, options_, backend_)),
       fused_(fused_of(tape_, schedule_, backend_)),
       plan_(plan_memory(tape_, schedule_, backend_)),
-      arena_(context.runtime(), plan_.arena_bytes, options_.training ? "training" : "inference",
-             options_.training ? "lower micro_batch or context" : "compute fewer rows at a time"),
+      memory_(lender ? lender->memory_ : nullptr),
       bound_(tape_.values().size()),
       bound_gradient_(tape_.values().size()),
-      actual_(tape_.values().size()) {}
+      actual_(tape_.values().size()) {
+  if (memory_ && memory_->arena.bytes() >= plan_.arena_bytes) return;
+  memory_ = std::make_shared<Memory>();
+  memory_->arena = Arena(context.runtime(), plan_.arena_bytes, options_.training ? "training" : "inference",
+                         options_.training ? "lower micro_batch or context" : "compute fewer rows at a time");
+}
 
 void Program::bind(Value value, const Tensor& tensor) {
   const ValueInfo& info = tape_.info(value);
@@ -94,6 +99,7 @@ void Program::bind_gradient(Value parameter, const Tensor& tensor) {
 
 void Program::prepare(Profile* profile) {
   make_calls();
+  memory_->user = this;
   execute(prepare_calls_, profile, {});
 }
 
@@ -144,7 +150,7 @@ Tensor Program::buffer_tensor(int buffer, Value value) const {
   const Buffer& from = schedule_.buffers[static_cast<std::size_t>(buffer)];
   Shape shape = actual_shape(Value{from.value});
   shape.dtype = from.shape.dtype;  // a gradient may have a wider dtype than its value
-  const Tensor whole{arena_.at(plan_.offsets[static_cast<std::size_t>(buffer)]),
+  const Tensor whole{memory_->arena.at(plan_.offsets[static_cast<std::size_t>(buffer)]),
                      shape.rows,
                      shape.cols,
                      shape.cols,
@@ -188,7 +194,7 @@ std::vector<Program::Call> Program::make_calls(const std::vector<Step>& steps) {
     for (const Place& place : step.out) call.out.push_back(resolve(place));
     for (const Place& place : step.d_out) call.d_out.push_back(resolve(place));
     for (const Place& place : step.d_in) call.d_in.push_back(resolve(place));
-    const Tensor scratch{arena_.at(plan_.scratch_offset),
+    const Tensor scratch{memory_->arena.at(plan_.scratch_offset),
                          1,
                          plan_.scratch_bytes,
                          plan_.scratch_bytes,

@@ -13,6 +13,7 @@
 
 #include <functional>
 #include <map>
+#include <memory>
 #include <string_view>
 #include <utility>
 #include <vector>
@@ -64,12 +65,16 @@ class Program {
   using Hook = std::function<void(std::string_view name, Phase phase, const Tensor& tensor)>;
 
   // Runs on the context's device; `backend` must be a backend of that device (ops/table.h). Both
-  // must outlive the program.
-  Program(Tape tape, ScheduleOptions options, const Context& context, const Backend& backend);
+  // must outlive the program. If the memory of `lender` is large enough, the program uses it too:
+  // only one of the two may run at a time, and each must be prepared again after the other ran.
+  Program(Tape tape, ScheduleOptions options, const Context& context, const Backend& backend,
+          const Program* lender = nullptr);
 
   void bind(Value value, const Tensor& tensor);
   void bind_gradient(Value parameter, const Tensor& tensor);
   void prepare(Profile* profile = nullptr);
+  // Whether the values of prepare() are still there: no other program has used the memory since.
+  bool is_prepared() const { return memory_->user == this; }
 
   // Called after each step of run() with its index in the schedule, so that a gradient can be used
   // as soon as it is complete.
@@ -98,6 +103,11 @@ class Program {
     OpCall op;
   };
 
+  struct Memory {
+    Arena arena;
+    const Program* user = nullptr;  // the one that was prepared last
+  };
+
   void make_calls();
   std::vector<Call> make_calls(const std::vector<Step>& steps);
   const Node& node_of(const Call& call) const {
@@ -118,7 +128,7 @@ class Program {
   Schedule schedule_;
   std::vector<FusedSteps> fused_;  // indexed by step
   MemoryPlan plan_;
-  Arena arena_;
+  std::shared_ptr<Memory> memory_;
   std::vector<Tensor> bound_, bound_gradient_;  // indexed by value
   std::vector<Shape> actual_;                   // indexed by value: shapes of the current binding
   std::vector<Call> prepare_calls_, calls_;

@@ -35,10 +35,11 @@ constexpr std::array kParts = {
 
 }  // namespace
 
-BoundProgram::BoundProgram(GptGraph graph, const ScheduleOptions& options, const Context& context)
+BoundProgram::BoundProgram(GptGraph graph, const ScheduleOptions& options, const Context& context,
+                           const Program* lender)
     : graph_(std::move(graph)),
       context_(context),
-      program_(std::move(graph_.tape), options, context, backend_of(context.device())),
+      program_(std::move(graph_.tape), options, context, backend_of(context.device()), lender),
       inputs_(lay_out()),
       block_(context.runtime(), size_of_inputs(), "the rows", "compute fewer rows at a time") {
   if (context.device() != Device::cpu) staging_ = PinnedBuffer(context.runtime(), block_.bytes());

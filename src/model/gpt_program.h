@@ -23,9 +23,12 @@ namespace thimble {
 
 class BoundProgram {
  public:
-  BoundProgram(GptGraph graph, const ScheduleOptions& options, const Context& context);
+  // lender: see Program.
+  BoundProgram(GptGraph graph, const ScheduleOptions& options, const Context& context,
+               const Program* lender = nullptr);
 
   Program& program() { return program_; }
+  const Program& program() const { return program_; }
   const GptGraph& graph() const { return graph_; }
 
   // Writes rows in the block's layout to `place`, input_bytes() bytes of host memory. If there are
@@ -115,6 +118,11 @@ class ProgramCache {
     auto& slot = entries_[key];
     if (!slot) slot = make();
     return *slot;
+  }
+  template <class Visit>
+  void each(Visit visit) const {
+    for (const auto& [key, entry] : entries_)
+      if (entry) visit(key, *entry);  // null: being made
   }
   template <class Drop>
   void drop_if(Drop drop) {

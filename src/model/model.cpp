@@ -144,12 +144,25 @@ BoundProgram& Model::program_for(ProgramKey key) {
         .training = training != nullptr, .recompute = training && training->recompute, .keep = {}};
     if (graph.nats) schedule.keep.push_back(graph.nats);
     if (graph.logits) schedule.keep.push_back(graph.logits);
-    auto made = std::make_unique<BoundProgram>(std::move(graph), schedule, *context_);
+    // A captured graph of a GPU does not prepare its program again, so its memory is not shared.
+    const BoundProgram* lender = training || device() != Device::cpu ? nullptr : largest_training_program();
+    auto made = std::make_unique<BoundProgram>(std::move(graph), schedule, *context_,
+                                               lender ? &lender->program() : nullptr);
     bind_parameters(*made);
     made->program().bind(made->graph().turns,
                          on_device(turns_.on_device(), config_.context, rope_columns(config_)));
     return made;
   });
+}
+
+const BoundProgram* Model::largest_training_program() const {
+  const BoundProgram* largest = nullptr;
+  programs_->each([&](const ProgramKey& key, const BoundProgram& bound) {
+    if (!std::holds_alternative<ForTraining>(key.purpose)) return;
+    if (!largest || bound.program().plan().arena_bytes > largest->program().plan().arena_bytes)
+      largest = &bound;
+  });
+  return largest;
 }
 
 void Model::bind_parameters(BoundProgram& bound) {
@@ -181,7 +194,8 @@ void Model::bind_cache(BoundProgram& bound, const KvCache& cache) {
 }
 
 void Model::prepare(BoundProgram& bound) {
-  if (std::exchange(bound.version, version_) != version_) bound.program().prepare(profile_);
+  const bool is_current = std::exchange(bound.version, version_) == version_;
+  if (!is_current || !bound.program().is_prepared()) bound.program().prepare(profile_);
 }
 
 void Model::run(BoundProgram& bound) {
@@ -197,8 +211,9 @@ BoundProgram& Model::training_program(std::int64_t rows, const GradientOptions& 
 void Model::keep_training_programs(std::span<const std::int64_t> rows, const GradientOptions& options) {
   programs_->drop_if([&](const ProgramKey& key, const BoundProgram&) {
     const auto* training = std::get_if<ForTraining>(&key.purpose);
-    return training && (*training != training_purpose(options) || key.loop_on != loop_on_ ||
-                        std::ranges::find(rows, key.rows) == rows.end());
+    if (!training) return device() == Device::cpu;
+    return (*training != training_purpose(options) || key.loop_on != loop_on_ ||
+            std::ranges::find(rows, key.rows) == rows.end());
   });
 }
 
@@ -333,13 +348,21 @@ std::int64_t Model::max_decode_rows() const {
   return device() == Device::cpu ? kFew : std::clamp(kLogits / config_.vocab_size, kFew, kMany);
 }
 
+std::int64_t score_rows_beside(std::int64_t training_rows) {
+  constexpr std::int64_t kFewest = 1024, kMost = 8192;
+  return std::clamp(training_rows, kFewest, kMost);
+}
+
 // On a GPU, the largest size up to 65536 rows whose program needs at most half of the free memory.
 std::int64_t Model::max_score_rows() {
   constexpr std::int64_t kMost = 65536, kLeast = 8192;
+  if (device() == Device::cpu) {
+    const BoundProgram* training = largest_training_program();
+    return training ? score_rows_beside(training->row_weights().rows) : kLeast;
+  }
   if (max_score_rows_ > 0) return max_score_rows_;
-  const bool gpu = device() != Device::cpu;
-  const std::int64_t available = gpu ? context_->runtime()->available_bytes() : 0;
-  std::int64_t rows = gpu ? kMost : kLeast;
+  const std::int64_t available = context_->runtime()->available_bytes();
+  std::int64_t rows = kMost;
   while (rows > kLeast && scoring_plan(rows).arena_bytes > available / 2) rows /= 2;
   return max_score_rows_ = rows;
 }

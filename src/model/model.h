@@ -47,6 +47,10 @@ struct GradientOptions {
 MemoryPlan training_plan(const ModelConfig& config, std::int64_t rows, const GradientOptions& options,
                          DType dtype = DType::f32, Device device = Device::cpu, bool loop_on = true);
 
+// The rows that are scored at a time on the CPU beside training programs of so many rows. Fewer than
+// 1024 would be slow, and more than 8192 bring nothing.
+std::int64_t score_rows_beside(std::int64_t training_rows);
+
 class Model {
  public:
   // `config` must be resolved; `context` must outlive the model. Weights are f32 and start at 0.
@@ -89,7 +93,8 @@ class Model {
   // The same as a program, for steps that are queued on a device; `gradients` is device memory.
   BoundProgram& training_program(std::int64_t rows, const GradientOptions& options);
   void bind_gradients(BoundProgram& bound, float* gradients);
-  // Frees all training programs except those for these options and numbers of rows.
+  // Frees all training programs except those for these options and numbers of rows, and on the CPU
+  // also the other programs, which may use memory of those.
   void keep_training_programs(std::span<const std::int64_t> rows, const GradientOptions& options);
 
   struct Scores {
@@ -122,7 +127,9 @@ class Model {
   // same bits on both.
   Tensor decode(const Rows& rows, KvCache& cache);
 
-  // The largest useful number of rows per call: more rows do not increase the throughput.
+  // The largest useful number of rows per call: more rows do not increase the throughput. For a
+  // model that is trained on the CPU, about as many as its training programs have, so that scoring
+  // needs no further memory.
   std::int64_t max_decode_rows() const;
   std::int64_t max_score_rows();
 
@@ -135,6 +142,7 @@ class Model {
   std::span<float> float_weights() const;
   void fill_turns_table();
   BoundProgram& program_for(ProgramKey key);
+  const BoundProgram* largest_training_program() const;
   void bind_parameters(BoundProgram& bound);
   void bind_cache(BoundProgram& bound, const KvCache& cache);
   void prepare(BoundProgram& bound);

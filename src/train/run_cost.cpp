@@ -29,37 +29,39 @@ std::int64_t average_bytes(const TrainConfig& train, const ParamTable& table) {
   return train.swa_start > 0 || train.ema_decay > 0 ? 4 * table.count() : 0;
 }
 
-MemoryPlan scoring_plan(const Config& config, std::int64_t rows, DType dtype) {
+std::int64_t scoring_bytes(const Config& config, std::int64_t rows, DType dtype) {
   const GptGraph graph =
       record_gpt(config.model, ParamTable(config.model),
                  {.mode = Mode::scoring, .rows = rows, .loop_on = config.state.loop_on, .dtype = dtype});
-  return plan_memory(graph.tape, make_schedule(graph.tape, {.keep = {graph.nats}}), cpu_backend());
+  return plan_memory(graph.tape, make_schedule(graph.tape, {.keep = {graph.nats}}), cpu_backend())
+      .arena_bytes;
 }
 
-// The one-row program that generates the golden output and the samples, and its KV cache
-// (infer/generate.h).
+// The one-row program that generates the golden output and the samples (infer/generate.h).
 std::int64_t generation_bytes(const Config& config, DType dtype) {
   const ModelConfig& model = config.model;
   const bool loop_on = config.state.loop_on;
   const GptGraph graph = record_gpt(
       model, ParamTable(model),
       {.mode = Mode::decoding, .rows = 1, .gathered = 1, .slots = 1, .loop_on = loop_on, .dtype = dtype});
-  const MemoryPlan plan =
-      plan_memory(graph.tape, make_schedule(graph.tape, {.keep = {graph.logits}}), cpu_backend());
-  const std::int64_t cached = 2 * model.passes(loop_on) * model.context * model.kv_width();
-  return plan.arena_bytes + cached * dtype_bytes(dtype);
+  return plan_memory(graph.tape, make_schedule(graph.tape, {.keep = {graph.logits}}), cpu_backend())
+      .arena_bytes;
 }
 
-// Validation scores about 8192 tokens at a time (eval/score.h). A smaller last batch needs a second
-// program, half as large on average.
-std::int64_t validation_bytes(const Config& config, DType dtype) {
-  constexpr std::int64_t kTokens = 8192;
-  const std::int64_t T = config.model.context, val_tokens = config.train.val_tokens;
-  const std::int64_t most = std::max<std::int64_t>(1, kTokens / T) * T;
+// The KV cache of generation, and the programs of validation that do not fit into the memory of the
+// training program. A smaller last batch needs a second scoring program, half as large on average.
+std::int64_t validation_bytes(const Config& config, std::int64_t training_rows, std::int64_t training_bytes,
+                              DType dtype) {
+  const ModelConfig& model = config.model;
+  const std::int64_t T = model.context, val_tokens = config.train.val_tokens;
+  const std::int64_t most = std::max<std::int64_t>(1, score_rows_beside(training_rows) / T) * T;
+  const bool one_batch = val_tokens > 0 && val_tokens <= most;
+  const std::int64_t scoring = scoring_bytes(config, one_batch ? (val_tokens + T - 1) / T * T : most, dtype);
   const std::int64_t generation = generation_bytes(config, dtype);
-  if (val_tokens > 0 && val_tokens <= most)
-    return generation + scoring_plan(config, (val_tokens + T - 1) / T * T, dtype).arena_bytes;
-  return generation + scoring_plan(config, most, dtype).arena_bytes * 3 / 2;
+  std::int64_t bytes = 2 * model.passes(config.state.loop_on) * T * model.kv_width() * dtype_bytes(dtype);
+  if (scoring > training_bytes) bytes += one_batch ? scoring : scoring * 3 / 2;
+  if (generation > training_bytes) bytes += generation;
+  return bytes;
 }
 
 // The buffer in which matrix products pack their operands; sized for the largest product.
@@ -103,15 +105,16 @@ Summary summarize(const Config& config, Device device) {
   s.update_bytes = optimizer.workspace_bytes;
   s.micro_batch_rows = micro_batch_rows(config);
   const DType dtype = planned_dtype(config.train, device);
-  // GPU memory does not contain the process. Validation adapts to the memory that is left.
-  if (device == Device::cpu) {
-    s.validation_bytes = validation_bytes(config, dtype);
-    s.process_bytes = kProcessBytes + product_bytes(table, s.micro_batch_rows * config.model.context, dtype);
-  }
+  const std::int64_t rows = s.micro_batch_rows * config.model.context;
   s.plan = training_plan(
-      config.model, s.micro_batch_rows * config.model.context,
+      config.model, rows,
       {.qat_bits = static_cast<int>(config.train.qat_bits), .recompute = config.train.checkpoint_activations},
       dtype, device, config.state.loop_on);
+  // GPU memory does not contain the process. Validation adapts to the memory that is left.
+  if (device == Device::cpu) {
+    s.validation_bytes = validation_bytes(config, rows, s.plan.arena_bytes, dtype);
+    s.process_bytes = kProcessBytes + product_bytes(table, rows, dtype);
+  }
   s.tokens_per_step = config.train.batch_tokens;
   s.training_tokens = static_cast<double>(config.train.steps) * static_cast<double>(s.tokens_per_step);
   return s;

@@ -8,9 +8,10 @@
 //
 // Memory: 4 bytes per element for weights, gradients and averages, and for each optimizer state.
 // Activations and their gradients are the memory plan (graph/memory_plan.h) of one micro-batch.
-// Added to that are the workspace of the update rules, the programs for validation and text
-// generation, and the process itself. On the CPU the sum is within 10 % of the peak resident set
-// (VmHWM), not counting pages of mapped data: tests/e2e/memory_test.cpp.
+// Added to that are the workspace of the update rules, what validation and text generation need
+// beyond the memory of the training program, and the process itself. On the CPU the sum is within
+// 10 % of the peak resident set (VmHWM), not counting pages of mapped data:
+// tests/e2e/memory_test.cpp.
 #pragma once
 
 #include <array>
@@ -38,7 +39,7 @@ struct Summary {
   std::int64_t gradient_bytes = 0;
   std::int64_t optimizer_bytes = 0;   // averages included
   std::int64_t update_bytes = 0;      // workspace of the update rules
-  std::int64_t validation_bytes = 0;  // programs that score about 8192 tokens and generate samples
+  std::int64_t validation_bytes = 0;  // beyond the training program's memory, which validation uses
   std::int64_t process_bytes = 0;     // estimate, including pack buffers of matrix products
   MemoryPlan plan;                    // of one micro-batch
   std::int64_t micro_batch_rows = 0;  // rows of that micro-batch

@@ -72,6 +72,16 @@ class HostStep final : public StepRunner {
       add_gradients(batch.micro_batches.back(), 0, 0, qat_bits, false);
   }
 
+  void reserve(int qat_bits) override {
+    const ReadPosition before = parts_.loader.position();
+    const Batch batch = parts_.loader.next();
+    parts_.loader.seek(before);
+    make_room(batch, {.qat_bits = qat_bits, .loop_on = parts_.model.loop_on()});
+    parts_.model.training_program(
+        batch.micro_batches.front().count(),
+        {.qat_bits = qat_bits, .recompute = parts_.config.train.checkpoint_activations});
+  }
+
  private:
   // The settings that programs depend on and that change during a run.
   struct Phase {

@@ -56,6 +56,8 @@ class StepRunner {
   // Warms up everything that is created on first use (programs, plans, memory pages): runs forward
   // and backward of one micro-batch of each size, without an update and without consuming data.
   virtual void prime(int qat_bits) = 0;
+  // Makes the program of the next step, so that a validation before it can use its memory.
+  virtual void reserve(int) {}
 
   // fetch() copies weights and optimizer state from the device into host memory; call it before
   // reading them there. send() copies them back after they were changed. Both do nothing on the

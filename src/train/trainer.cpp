@@ -122,6 +122,8 @@ void Trainer::prime() {
 // steps ends here.
 void Trainer::first_validation() {
   if (status_) return;
+  const bool validates = state_.validation_due || begins_with_validation();
+  if (validates && !made_all_steps()) steps_->reserve(qat_bits());
   if (state_.validation_due || made_all_steps()) return close_step(true);
   if (!begins_with_validation()) return;
   const bool best = validate();

@@ -90,6 +90,24 @@ TEST(Program, ScoringGivesTheLossOfTraining) {
   EXPECT_LT(scoring.program->plan().arena_bytes, training.program->plan().arena_bytes);
 }
 
+TEST(Program, LentMemoryGivesTheSameBitsAndMustBePreparedAgain) {
+  TinyModel training({.quantize = true}), alone({.quantize = true, .training = false}),
+      scoring({.quantize = true, .training = false, .lender = training.program.get()});
+  const double loss = training.run();
+  const auto gradients = training.gradients;
+  EXPECT_TRUE(training.program->is_prepared());
+  EXPECT_EQ(scoring.run(), alone.run());
+  EXPECT_TRUE(scoring.program->is_prepared());
+  EXPECT_FALSE(training.program->is_prepared()) << "the memory is shared";
+  EXPECT_EQ(training.run(), loss);
+  EXPECT_EQ(training.gradients, gradients);
+  EXPECT_TRUE(alone.program->is_prepared()) << "has memory of its own";
+
+  TinyModel large({.lender = alone.program.get()});
+  large.run();
+  EXPECT_TRUE(alone.program->is_prepared()) << "training does not fit into the memory of scoring";
+}
+
 TEST(Program, HookReceivesEveryActivationAndGradientByName) {
   TinyModel model({});
   std::map<std::string, int> forward, backward;

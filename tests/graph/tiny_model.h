@@ -35,6 +35,7 @@ struct TinyModel {
     bool recompute = false, quantize = false, keep_everything = false, training = true;
     float dropout = 0;
     std::int64_t rows = kRows;
+    const Program* lender = nullptr;
   };
 
   explicit TinyModel(const Options& options) : options_(options) { record(); }
@@ -133,7 +134,7 @@ struct TinyModel {
         if (t.values()[static_cast<std::size_t>(i)].kind == ValueKind::activation &&
             t.values()[static_cast<std::size_t>(i)].parent < 0 && Value{i} != nats)
           schedule.keep.push_back(Value{i});
-    program = std::make_unique<Program>(std::move(t), schedule, context_, options_.backend);
+    program = std::make_unique<Program>(std::move(t), schedule, context_, options_.backend, options_.lender);
     fill_rows(N);
   }
 

@@ -72,6 +72,42 @@ TEST(FilledUp, RejectsMoreRowsThanTheBucket) {
   EXPECT_NE(message_of([&] { padded_rows(rows, 2, 3); }).find("cannot pad 3 rows to 2"), std::string::npos);
 }
 
+std::vector<float> gradients_of(Model& model, const Rows& rows) {
+  std::vector<float> gradients(model.weights().size());
+  model.add_gradients(rows, gradients, {});
+  return gradients;
+}
+
+TEST(LentMemory, ScoringAndDecodingBetweenStepsChangeNoBits) {
+  const ModelConfig config = small_config("llama");
+  const Context context;
+  std::mt19937 random(3);
+  const auto tokens = random_tokens(random, config, 96);
+  const Rows rows = grid_rows(config, 24, tokens, tokens),
+             two = grid_rows(config, 24, std::span(tokens).first(48), std::span(tokens).first(48));
+  Model scored = random_model(config, context, DType::bf16),
+        decoded = random_model(config, context, DType::bf16),
+        trained = random_model(config, context, DType::bf16),
+        all = random_model(config, context, DType::bf16);
+  const std::vector<float> nats = scored.score(rows).nats, fewer = scored.score(two).nats,
+                           gradients = gradients_of(trained, rows);
+  const DecodeRow row{.token = tokens[0]};
+  const auto logits = [&](Model& model) {
+    KvCache cache = model.make_cache(1);
+    const Tensor values = model.decode(decode_rows(config, 1, std::span(&row, 1)), cache);
+    return std::vector<float>(values.row<float>(0), values.row<float>(0) + values.cols);
+  };
+  const std::vector<float> expected = logits(decoded);
+  for (int i = 0; i < 2; ++i) {
+    EXPECT_EQ(gradients_of(all, rows), gradients);
+    EXPECT_EQ(all.score(rows).nats, nats);
+    EXPECT_EQ(all.score(two).nats, fewer);
+    EXPECT_EQ(logits(all), expected);
+  }
+  all.keep_training_programs({}, {});
+  EXPECT_EQ(all.programs(), 0u) << "those that use memory of dropped ones are dropped, too";
+}
+
 TEST(ProgramCache, CreatesEachProgramOnce) {
   EXPECT_EQ(row_bucket(1), 1);
   EXPECT_EQ(row_bucket(5), 8);
