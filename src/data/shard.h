@@ -62,7 +62,8 @@ class ShardWriter {
   std::vector<std::byte> bytes_;  // the file; the header is filled in by write()
 };
 
-// A shard was modified or truncated. A run saves its state before it ends with this error.
+// A shard was modified or truncated, or contains a token that the model does not have. A run saves
+// its state before it ends with this error.
 class ShardError : public Error {
  public:
   using Error::Error;

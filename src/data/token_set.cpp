@@ -1,5 +1,7 @@
 #include "data/token_set.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <utility>
 
@@ -82,10 +84,22 @@ void TokenSet::copy(std::uint64_t begin, std::span<std::int32_t> out) const {
     const auto count =
         static_cast<std::size_t>(std::min<std::uint64_t>(out.size(), shards_[shard].tokens() - inside));
     shards_[shard].copy(inside, out.first(count));
+    check_tokens(shards_[shard], inside, out.first(count));
     out = out.subspan(count);
     begin += count;
     ++shard;
   }
+}
+
+void TokenSet::check_tokens(const ShardReader& shard, std::uint64_t begin,
+                            std::span<const std::int32_t> tokens) const {
+  const auto wrong =
+      std::ranges::find_if(tokens, [&](std::int32_t token) { return token < 0 || token >= vocab_size_; });
+  if (wrong == tokens.end()) return;
+  throw ShardError(
+      fmt::format("{}: token {} at position {} is outside the vocabulary of {} tokens", shard.path().string(),
+                  *wrong, begin + static_cast<std::uint64_t>(wrong - tokens.begin()), vocab_size_),
+      Hint{"pass the tokenizer that the shards were written with, or copy the shard again"});
 }
 
 template <class Body>

@@ -8,6 +8,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <limits>
 #include <memory>
 #include <optional>
 #include <span>
@@ -51,6 +52,8 @@ class TokenSet {
   TokenSet(std::vector<std::int32_t> tokens, TokenMarks marks);
   // From now on, reading throws ShardError once `verification` has found a modified shard.
   void verify_with(std::shared_ptr<const ShardVerification> verification);
+  // From now on, reading throws ShardError for a token that is not below `vocab_size`.
+  void set_vocab_size(std::int64_t vocab_size) { vocab_size_ = vocab_size; }
   static TokenSet open(std::span<const std::filesystem::path> files, TokenMarks marks);
 
   std::uint64_t size() const { return size_; }
@@ -80,11 +83,14 @@ class TokenSet {
   template <class Body>
   void for_blocks(std::uint64_t begin, std::uint64_t end, Body&& body) const;
   bool in_answer_after(std::uint64_t i) const;
+  void check_tokens(const ShardReader& shard, std::uint64_t begin,
+                    std::span<const std::int32_t> tokens) const;
 
   std::vector<ShardReader> shards_;
   std::vector<std::uint64_t> starts_;  // first token index of each shard
   std::vector<std::int32_t> memory_;   // used instead of shards
   std::uint64_t size_ = 0;
+  std::int64_t vocab_size_ = std::numeric_limits<std::int64_t>::max();
   TokenMarks marks_;
   std::shared_ptr<const ShardVerification> verification_;  // null: none is running
 };

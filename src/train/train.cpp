@@ -137,7 +137,9 @@ TrainResult train(const TrainRequest& request, const Log& log, const ProgressOut
     if (is_checked) folder.check_free(request.force);
     if (start) start->locked();
   });
-  const TrainData data = open_on_all(request, folder, ops, own_log, own_progress, interrupt);
+  TrainData data = open_on_all(request, folder, ops, own_log, own_progress, interrupt);
+  data.train.set_vocab_size(request.config.model.vocab_size);
+  if (data.val) data.val->set_vocab_size(request.config.model.vocab_size);
   const Config config = settled_on_all(request, data);
   const RunContext run{.request = request,
                        .config = config,

@@ -9,6 +9,7 @@
 #include "data/shard.h"
 #include "formats/model_file.h"
 #include "formats/safetensors.h"
+#include "support/ticking_progress.h"
 #include "train/metrics.h"
 #include "train/run_folder.h"
 #include "train/tiny_run.h"
@@ -189,6 +190,51 @@ TEST_F(Training, AShardThatShrinksEndsTheRunWithASavedState) {
   EXPECT_EQ(last("straight"), last("run"));
 }
 
+TEST_F(Training, ATokenOutsideTheVocabularyEndsTheRunWithASavedState) {
+  const std::filesystem::path shards = folder_ / "shards";
+  std::filesystem::create_directory(shards);
+  std::vector<std::int32_t> tokens(4000);
+  for (std::size_t i = 0; i < tokens.size(); ++i) tokens[i] = static_cast<std::int32_t>(i % 50);
+  PosixFileOps ops;
+  for (const char* name : {"text_train_000000.bin", "text_val_000000.bin"}) {
+    ShardWriter writer(300);
+    writer.add(tokens);
+    writer.write(ops, shards / name, Existing::refuse);
+  }
+  TrainRequest request = this->request("run", {"checkpoint_every=20"});
+  request.source.data = shards;
+  double now = 0;
+  request.clock = [&] {  // called twice in each step
+    if ((now += 1) == 19) {
+      std::fstream file(shards / "text_train_000000.bin", std::ios::in | std::ios::out | std::ios::binary);
+      file.seekp(kShardHeaderBytes);
+      for (int i = 0; i < 4000; ++i) file.write("\x2b\x01", 2);  // 299; the vocabulary has fewer tokens
+    }
+    return now;
+  };
+  try {
+    run(request);
+    FAIL();
+  } catch (const ShardError& error) {
+    const std::string what = error.what();
+    for (const char* part : {"text_train_000000.bin: token 299 at position ", "the vocabulary of 257 tokens"})
+      EXPECT_NE(what.find(part), std::string::npos) << what;
+  }
+  EXPECT_GE(OpenedCheckpoint(folder_ / "run/last.safetensors").head.state.step, 9);
+}
+
+TEST_F(Training, WritingAndReadingCheckpointsShowProgress) {
+  const Interrupt interrupt;
+  TickingProgress saving, resuming;
+  TrainRequest first = request("run");
+  first.stop_after = 2;
+  train(first, Log::nowhere(), saving.output(), interrupt);
+  EXPECT_TRUE(saving.shows("writing")) << saving.lines;
+  train(resumed("run"), Log::nowhere(), resuming.output(), interrupt);
+  EXPECT_TRUE(resuming.shows("reading")) << resuming.lines;
+  EXPECT_TRUE(resuming.shows("verifying")) << resuming.lines;
+}
+
 TEST_F(Training, AModifiedShardIsNoticedBeforeTheFirstStep) {
   run_until(request("run"), 3);
   std::string bytes = folder_.read("run/data/data_train_000000.bin");
@@ -313,7 +359,7 @@ TEST_F(Training, DivergenceKeepsTheBestCheckpoint) {
   const ModelFile model = (run(request("base")), open_model(folder_ / "base"));
   TrainRequest tuned = request("tuned", {"steps=80", "val_every=1", "clip=0"});
   tuned.config.optimizer.lr = tuned.config.optimizer.matrix_lr = 100;
-  tuned.initial_weights = model.weights;
+  tuned.initial_weights = weights_of(model);
   const TrainResult result = run(tuned);
   EXPECT_EQ(result.status, RunStatus::diverged);
   EXPECT_EQ(result.checkpoint, folder_ / "tuned" / "best.safetensors");
