@@ -43,7 +43,7 @@ class StateReader {
     if (const std::size_t* found = pickle.find(root, "passthrough_orig_dtypes")) originals_ = *found;
   }
 
-  void check_names(const ParamTable& table) const {
+  void check_names(const ParamTable& table) {
     std::vector<std::string> problems;
     const Pickle& pickle = arrays_.pickle();
     for (const Param& param : table.all())
@@ -52,7 +52,9 @@ class StateReader {
     for (const std::size_t dict : {quantized_, passthrough_}) {
       const auto& items = pickle.at(dict).items;
       for (std::size_t i = 0; i < items.size(); i += 2)
-        if (const std::string_view name = pickle.text(items[i], "a tensor's name"); !table.find(name))
+        if (const std::string_view name = pickle.text(items[i], "a tensor's name");
+            !table.find(name) &&
+            !is_empty_skip_weights(name, arrays_.array(items[i + 1], "skip_weights").dims))
           problems.push_back(fmt::format("{} is not part of the model", name.substr(0, 100)));
     }
     check(problems.empty(), Hint{"pass the config that the weights were trained with"}, "{}: {}", name_,
@@ -341,7 +343,7 @@ class TorchPickler final : public ArrayPickler {
 // The indices of the parameters in the order of the script's state. In MLX a module's entries are
 // in the order of its constructor; PyTorch lists a module's own parameters before those of its
 // parts.
-std::vector<std::size_t> script_order(const ParamTable& table, PickledBy by) {
+std::vector<std::size_t> script_order(std::span<const Param> params, PickledBy by) {
   using enum Role;
   static constexpr Role kMlx[] = {token_embedding, skip_weights, query,    key,        value,     attn_proj,
                                   q_gain,          mlp_fc,       mlp_proj, attn_scale, mlp_scale, resid_mix};
@@ -349,7 +351,6 @@ std::vector<std::size_t> script_order(const ParamTable& table, PickledBy by) {
                                     resid_mix,    q_gain,          query,      key,
                                     value,        attn_proj,       mlp_fc,     mlp_proj};
   const std::span<const Role> roles = by == PickledBy::numpy ? std::span(kMlx) : std::span(kTorch);
-  const auto params = table.all();
   std::vector<std::size_t> order(params.size());
   std::iota(order.begin(), order.end(), 0);
   // Roles that the scripts do not have come last.
@@ -424,7 +425,7 @@ constexpr StatePart kStateParts[] = {
      },
      true}};
 
-void write_state(ArrayPickler& out, const ParamTable& table, std::span<const PackedTensor> tensors,
+void write_state(ArrayPickler& out, std::span<const Param> params, std::span<const PackedTensor> tensors,
                  std::span<const std::size_t> order) {
   std::vector<std::pair<const StatePart*, std::vector<std::size_t>>> parts;
   for (const StatePart& part : kStateParts) {
@@ -442,7 +443,7 @@ void write_state(ArrayPickler& out, const ParamTable& table, std::span<const Pac
     const auto& [part, members] = parts[n - 1];
     out.pickle.text(part->key);
     out.pickle.dict(members.size(), [&](std::size_t m) {
-      const Param& param = table.all()[members[m]];
+      const Param& param = params[members[m]];
       out.pickle.shared_text(param.name);
       part->write(out, param, tensors[members[m]]);
     });
@@ -460,15 +461,19 @@ std::string int8_state(const ParamTable& table, std::span<const PackedTensor> te
   const std::unique_ptr<ArrayPickler> out =
       by == PickledBy::numpy ? std::unique_ptr<ArrayPickler>(std::make_unique<NumpyPickler>())
                              : std::make_unique<TorchPickler>();
-  write_state(*out, table, tensors, script_order(table, by));
+  const std::vector<Param> params = script_params(table);
+  std::vector<PackedTensor> all(tensors.begin(), tensors.end());
+  all.resize(params.size());  // the empty one is f32
+  write_state(*out, params, all, script_order(params, by));
   return out->finish();
 }
 
 std::string torch_state_dict(const ParamTable& table, std::span<const float> weights) {
   TorchPickler out;
-  const std::vector<std::size_t> order = script_order(table, PickledBy::torch);
+  const std::vector<Param> params = script_params(table);
+  const std::vector<std::size_t> order = script_order(params, PickledBy::torch);
   out.pickle.dict(order.size(), [&](std::size_t i) {
-    const Param& param = table.all()[order[i]];
+    const Param& param = params[order[i]];
     out.pickle.text(param.name);
     out.array(StateElement::f32, param.dims, bytes_of(param.in(weights)));
   });

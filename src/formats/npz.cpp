@@ -141,9 +141,28 @@ std::vector<NamedArray> read_npz(std::span<const std::byte> bytes, const std::st
   return arrays;
 }
 
+std::vector<Param> script_params(const ParamTable& table) {
+  constexpr std::string_view kSkipWeights = "skip_weights";
+  std::vector<Param> params(table.all().begin(), table.all().end());
+  const Param* mix = table.find("blocks.0.resid_mix");
+  if (!mix || table.find("blocks.1.resid_mix") || table.find(kSkipWeights)) return params;
+  Param empty = *mix;
+  empty.name = kSkipWeights;
+  empty.dims = {0, table.token_embedding().cols};
+  empty.rows = 0;
+  empty.role = Role::skip_weights;
+  empty.layer = -1;
+  params.push_back(std::move(empty));
+  return params;
+}
+
+bool is_empty_skip_weights(std::string_view name, std::span<const std::int64_t> dims) {
+  return name == "skip_weights" && !dims.empty() && dims[0] == 0;
+}
+
 std::string npz_of(const ParamTable& table, std::span<const float> weights) {
   ZipWriter zip;
-  for (const Param& param : table.all()) {
+  for (const Param& param : script_params(table)) {
     const auto values = std::as_bytes(param.in(weights));
     std::string array = npy_header(param.dims);
     array.append(reinterpret_cast<const char*>(values.data()), values.size());
@@ -176,7 +195,8 @@ ModelFile open_npz(const std::filesystem::path& path, const Config& config, std:
                                      joined(found->second.dims, ", "), joined(param.dims, ", ")));
   }
   for (const auto& [name, array] : arrays)
-    if (!table.find(name)) problems.push_back(fmt::format("{}{} is not part of the model", prefix, name));
+    if (!table.find(name) && !is_empty_skip_weights(name, array.dims))
+      problems.push_back(fmt::format("{}{} is not part of the model", prefix, name));
   check(problems.empty(), Hint{"pass the config that the weights were trained with"}, "{}: {}", path.string(),
         listed(problems));
   out.weights.resize(static_cast<std::size_t>(table.block_size()));

@@ -28,6 +28,12 @@ struct NamedArray {
 std::vector<NamedArray> read_npz(std::span<const std::byte> bytes, const std::string& name);
 
 // An .npz of all tensors of the table, in its order.
+// The tensors that the parameter-golf scripts save: those of the table, and for their model of one
+// layer also its empty tensor skip_weights [0, C], which PyTorch's strict loading wants.
+std::vector<Param> script_params(const ParamTable& table);
+// Whether files may have this tensor although the model does not.
+bool is_empty_skip_weights(std::string_view name, std::span<const std::int64_t> dims);
+
 std::string npz_of(const ParamTable& table, std::span<const float> weights);
 
 // Like open_state_dict (model_file.h), for .npz.

@@ -91,7 +91,7 @@ ResumedRun open_interrupted_run(const GolfSettings& golf, bool force) {
   Config config = golf.config;
   if (config.train.dtype == ComputeDType::automatic) config.train.dtype = head.config.train.dtype;
   if (config.train.micro_batch == 0) config.train.micro_batch = head.config.train.micro_batch;
-  check_changes(head.config, config, force);
+  check_changes(head.config, config, force, "another RUN_ID to start a new run");
   return {.checkpoint = point.file.name(),
           .config = config,
           .state = head.state,

@@ -289,19 +289,22 @@ std::string names_in_order_of(PickledBy by, int layers) {
 // fewer than 64 KiB.
 TEST_P(Int8State, HasTheBytesOfPythonsPickleAndZlib) {
   if (!has_python()) GTEST_SKIP() << kNoPython;
-  const ParamTable table(small_golf("layers=12").model);
-  std::vector<float> weights(static_cast<std::size_t>(table.block_size()));
-  initialize(table, 7, weights);
-  Int8Stats stats;
-  const auto tensors = quantize_int8_state(
-      table, weights, GetParam() == PickledBy::numpy ? kControl : std::vector<std::string>{"attn_scale"},
-      stats);
-  const auto file = folder_.write("model.int8.ptz", int8_ptz(int8_state(table, tensors, GetParam())));
-  const auto script = folder_.write("again.py", kPickleAgain),
-             names = folder_.write("names", names_in_order_of(GetParam(), 12));
-  const RunResult again = run_python({script.string(), file.string(), names.string()});
-  ASSERT_EQ(again.exit_code, 0) << again;
-  EXPECT_TRUE(again.out.starts_with("zlib True\npickle True ")) << again;
+  for (const int layers : {12, 1}) {
+    const ParamTable table(small_golf(fmt::format("layers={}", layers).c_str()).model);
+    std::vector<float> weights(static_cast<std::size_t>(table.block_size()));
+    initialize(table, 7, weights);
+    Int8Stats stats;
+    const auto tensors = quantize_int8_state(
+        table, weights, GetParam() == PickledBy::numpy ? kControl : std::vector<std::string>{"attn_scale"},
+        stats);
+    const auto file = folder_.write("model.int8.ptz", int8_ptz(int8_state(table, tensors, GetParam())));
+    const auto script = folder_.write("again.py", kPickleAgain),
+               names = folder_.write("names", names_in_order_of(GetParam(), layers));
+    const RunResult again = run_python({script.string(), file.string(), names.string()});
+    ASSERT_EQ(again.exit_code, 0) << again;
+    EXPECT_TRUE(again.out.starts_with("zlib True\npickle True ")) << again;
+    EXPECT_EQ(open_int8_ptz(file, table), tensors);
+  }
 }
 
 // A malicious pickle is rejected with the name of the call, which is not executed.

@@ -109,6 +109,23 @@ TEST(Npz, WeightsRoundTripAndShapesAreChecked) {
       std::string::npos);
 }
 
+TEST(Npz, AModelOfOneLayerHasTheEmptyTensorOfTheScripts) {
+  ConfigBuilder settings;
+  settings.preset("golf");
+  for (const char* setting : {"layers=1", "vocab_size=32", "dim=16", "heads=2", "kv_heads=1"})
+    settings.set(setting);
+  const Config config = settings.resolve();
+  const ParamTable table(config.model);
+  ASSERT_EQ(table.find("skip_weights"), nullptr);
+  const std::string bytes = npz_of(table, numbered_weights(table));
+  const std::vector<NamedArray> arrays = read_npz(std::as_bytes(std::span(bytes)), "model");
+  const auto empty = std::ranges::find(arrays, "skip_weights", &NamedArray::name);
+  ASSERT_NE(empty, arrays.end());
+  EXPECT_EQ(empty->dims, (std::vector<std::int64_t>{0, 16}));
+  const TempFolder folder;
+  EXPECT_EQ(open_npz(folder.write("model.npz", bytes), config, "").weights, numbered_weights(table));
+}
+
 TEST(Npz, EveryDamagedByteIsRejectedOrHarmless) {
   const Config config = tiny_golf();
   const ParamTable table(config.model);
