@@ -55,13 +55,13 @@ std::vector<Option> model_options() {
       {.name = "set", .value = "KEY=VALUE", .help = "one setting; overrides the preset", .repeated = true}};
 }
 
-ModelFile bench_model(const Arguments& arguments) {
+ModelFile bench_model(const Arguments& arguments, const ProgressOutput& progress) {
   const bool model = arguments.given("MODEL"), preset = arguments.given("preset");
   if (model == preset)
     throw UsageError(fmt::format("expected MODEL or --preset, found {}", model ? "both" : "neither"));
   if (model) {
     if (arguments.given("set")) throw UsageError("--set cannot be combined with MODEL, only with --preset");
-    return open_model(arguments.path("MODEL"), WeightsAs::stored);  // as in `generate` and `serve`
+    return open_model(arguments.path("MODEL"), WeightsAs::stored, progress);  // as in `generate` and `serve`
   }
   ConfigBuilder settings;
   settings.preset(arguments.text("preset"));
@@ -153,7 +153,7 @@ Config measured_config(const Arguments& arguments) {
   if (arguments.given("MODEL")) {
     if (arguments.given("preset")) throw UsageError("expected MODEL or --preset, found both");
     const std::string& model = arguments.text("MODEL");
-    settings.toml(to_toml(open_model(model).config), model);
+    settings.toml(to_toml(open_model(model, WeightsAs::none).config), model);
     settings.set("micro_batch=0");  // the recorded value was chosen for another batch size
   } else {
     settings.preset(arguments.text("preset"));
@@ -279,6 +279,35 @@ SpeedRequest request_from(const Arguments& arguments, const ModelConfig& config)
           .repeats = arguments.integer("iterations", {.least = 1, .most = 100000})};
 }
 
+// The options of `bench prefill` and `bench decode`; `own`: those of one of them.
+std::vector<Option> speed_options(const std::string& tokens, std::string_view tokens_help,
+                                  const std::vector<Option>& own = {}) {
+  std::vector<Option> options = model_options();
+  options.push_back({.name = "max-tokens", .value = "N", .initial = tokens, .help = tokens_help});
+  options.push_back(
+      {.name = "depth", .value = "N", .initial = "0", .help = "tokens already in the KV cache"});
+  options.insert(options.end(), own.begin(), own.end());
+  options.push_back(device_option());
+  options.push_back(common::dtype());
+  return with_bench_options(options, "5",
+                            "repetitions after a warm-up; mean and standard deviation are reported");
+}
+
+// What `bench`, `bench prefill` and `bench decode` measure, and on what.
+struct SpeedBench {
+  const Console& console;
+  ModelFile file;
+  Context context;
+  DType dtype;
+  Interrupt interrupt;
+
+  SpeedBench(const Arguments& arguments, const Console& output)
+      : console(output),
+        file(bench_model(arguments, output.progress())),
+        context(device_from(arguments, output.log())),
+        dtype(dtype_from(arguments, context.device(), output.log())) {}
+};
+
 // The result of `bench prefill` or `bench decode`.
 struct Measured {
   Speed speed;
@@ -287,12 +316,12 @@ struct Measured {
 };
 
 // The fields that `bench prefill` and `bench decode` share.
-Json as_json(const Speed& speed, const ModelFile& file, const Model& model, const Context& context) {
+Json as_json(const Speed& speed, const SpeedBench& bench, const Model& model) {
   return as_json(speed)
-      .set("model", file.path.string())
-      .set("architecture", file.architecture)
+      .set("model", bench.file.path.string())
+      .set("architecture", bench.file.architecture)
       .set("parameters", model.params().count())
-      .set("device", device_name(context))
+      .set("device", device_name(bench.context))
       .set("dtype", dtype_name(model.dtype()));
 }
 
@@ -305,11 +334,12 @@ int report(const Arguments& arguments, Measured measured, Console& console) {
   return exit_code(verdict, console);
 }
 
-Measured measure_prefill(ModelFile& file, const Context& context, DType dtype, const SpeedRequest& request,
-                         const Console& console, const Interrupt& interrupt) {
-  Model model = model_for(file, context, dtype, request);
-  Measured measured{
-      .speed = prefill_speed(model, request, console.progress(), &interrupt), .json = {}, .text = {}};
+Measured measure_prefill(SpeedBench& bench, const SpeedRequest& request) {
+  const Context& context = bench.context;
+  Model model = model_for(bench.file, context, bench.dtype, request);
+  Measured measured{.speed = prefill_speed(model, request, bench.console.progress(), &bench.interrupt),
+                    .json = {},
+                    .text = {}};
   const Speed& speed = measured.speed;
   const double flops = speed.mean() * prefill_flops(model, request.tokens, request.depth) /
                        static_cast<double>(request.tokens);
@@ -318,7 +348,7 @@ Measured measure_prefill(ModelFile& file, const Context& context, DType dtype, c
   const std::optional<double> fraction = fraction_of(flops, peak);
   measured.json = with_fraction(
       "fraction_of_peak", fraction,
-      as_json(speed, file, model, context).set("gflops", flops / 1e9).set("gemm_peak_gflops", peak / 1e9));
+      as_json(speed, bench, model).set("gflops", flops / 1e9).set("gemm_peak_gflops", peak / 1e9));
   measured.text =
       fmt::format("{} ({} parameters, {}); {:.0f} GFLOP/s, matrix products alone {:.0f}: {}\n",
                   as_text(speed), with_unit(static_cast<double>(model.params().count())),
@@ -327,29 +357,17 @@ Measured measure_prefill(ModelFile& file, const Context& context, DType dtype, c
 }
 
 int run_bench_prefill(const Arguments& arguments, Console& console) {
-  ModelFile file = bench_model(arguments);
-  const Context context(device_from(arguments, console.log()));
-  const SpeedRequest request = request_from(arguments, file.config.model);
-  const DType dtype = dtype_from(arguments, context.device(), console.log());
-  const Interrupt interrupt;
-  return report(arguments, measure_prefill(file, context, dtype, request, console, interrupt), console);
+  SpeedBench bench(arguments, console);
+  return report(arguments, measure_prefill(bench, request_from(arguments, bench.file.config.model)), console);
 }
 
 }  // namespace
 
 Command bench_prefill_command() {
-  std::vector<Option> options = model_options();
-  options.push_back(
-      {.name = "max-tokens", .value = "N", .initial = "512", .help = "length of the prompt, in tokens"});
-  options.push_back(
-      {.name = "depth", .value = "N", .initial = "0", .help = "tokens already in the KV cache"});
-  options.push_back(device_option());
-  options.push_back(common::dtype());
   return {.name = "bench prefill",
           .summary = "measure prompt processing and the ceiling set by matrix products",
           .arguments = {model_argument(Count::optional)},
-          .options = with_bench_options(
-              options, "5", "repetitions after a warm-up; mean and standard deviation are reported"),
+          .options = speed_options("512", "length of the prompt, in tokens"),
           .examples = {"thimble bench prefill runs/book",
                        "thimble bench prefill --preset llama --max-tokens 256"},
           .run = run_bench_prefill};
@@ -390,20 +408,21 @@ Ceiling ceiling_of(const Model& model, const Context& context, const SpeedReques
   return {bandwidth, bytes, streams};
 }
 
-Measured measure_decode(ModelFile& file, const Context& context, DType dtype, const SpeedRequest& request,
-                        const Console& console, const Interrupt& interrupt) {
-  Model model = model_for(file, context, dtype, request);
-  Measured measured{
-      .speed = decode_speed(model, request, console.progress(), &interrupt), .json = {}, .text = {}};
+Measured measure_decode(SpeedBench& bench, const SpeedRequest& request) {
+  const Context& context = bench.context;
+  Model model = model_for(bench.file, context, bench.dtype, request);
+  Measured measured{.speed = decode_speed(model, request, bench.console.progress(), &bench.interrupt),
+                    .json = {},
+                    .text = {}};
   const Speed& speed = measured.speed;
-  Ceiling ceiling = ceiling_of(model, context, request, interrupt);
+  Ceiling ceiling = ceiling_of(model, context, request, bench.interrupt);
   ceiling.bytes_per_second =
       ceiling_above(speed.mean() / ceiling.tokens_per_byte(), ceiling.bytes_per_second,
-                    [&] { return ceiling_of(model, context, request, interrupt).bytes_per_second; });
+                    [&] { return ceiling_of(model, context, request, bench.interrupt).bytes_per_second; });
   const std::optional<double> fraction = fraction_of(speed.mean(), ceiling.tokens_per_second());
   measured.json =
       with_fraction("fraction_of_ceiling", fraction,
-                    as_json(speed, file, model, context)
+                    as_json(speed, bench, model)
                         .set("streams", request.streams)
                         .set("first_token_seconds", speed.first_token_seconds)
                         .set("bytes_per_token", ceiling.bytes_per_call / static_cast<double>(request.streams))
@@ -418,30 +437,24 @@ Measured measure_decode(ModelFile& file, const Context& context, DType dtype, co
 }
 
 int run_bench_decode(const Arguments& arguments, Console& console) {
-  ModelFile file = bench_model(arguments);
-  const Context context(device_from(arguments, console.log()));
-  SpeedRequest request = request_from(arguments, file.config.model);
+  SpeedBench bench(arguments, console);
+  SpeedRequest request = request_from(arguments, bench.file.config.model);
   request.streams = arguments.integer("streams", {.least = 1, .most = kMostStreams});
-  const DType dtype = dtype_from(arguments, context.device(), console.log());
-  const Interrupt interrupt;
-  return report(arguments, measure_decode(file, context, dtype, request, console, interrupt), console);
+  return report(arguments, measure_decode(bench, request), console);
 }
 
 constexpr std::int64_t kPromptTokens = 512, kGeneratedTokens = 128;  // of `bench`, as llama-bench's
 
 int run_bench(const Arguments& arguments, Console& console) {
-  ModelFile file = bench_model(arguments);
-  const Context context(device_from(arguments, console.log()));
-  const DType dtype = dtype_from(arguments, context.device(), console.log());
-  const std::int64_t longest = file.config.model.context;
+  SpeedBench bench(arguments, console);
+  const std::int64_t longest = bench.file.config.model.context;
   const SpeedRequest request{.tokens = std::min(kPromptTokens, longest),
                              .repeats = arguments.integer("iterations", {.least = 1, .most = 100000})};
   SpeedRequest decoding = request;
   decoding.tokens = std::min(kGeneratedTokens, longest);
-  const Interrupt interrupt;
-  Measured prefill = measure_prefill(file, context, dtype, request, console, interrupt);
+  Measured prefill = measure_prefill(bench, request);
   if (!console.json()) console.print(prefill.text);
-  Measured decode = measure_decode(file, context, dtype, decoding, console, interrupt);
+  Measured decode = measure_decode(bench, decoding);
   if (console.json())
     console.print_json(
         Json::object().set("prefill", std::move(prefill.json)).set("decode", std::move(decode.json)));
@@ -453,20 +466,12 @@ int run_bench(const Arguments& arguments, Console& console) {
 }  // namespace
 
 Command bench_decode_command() {
-  std::vector<Option> options = model_options();
-  options.push_back(
-      {.name = "max-tokens", .value = "N", .initial = "128", .help = "tokens to generate per stream"});
-  options.push_back(
-      {.name = "depth", .value = "N", .initial = "0", .help = "tokens already in the KV cache"});
-  options.push_back(
-      {.name = "streams", .value = "N", .initial = "1", .help = "sequences decoded in one batch"});
-  options.push_back(device_option());
-  options.push_back(common::dtype());
+  const Option streams = {
+      .name = "streams", .value = "N", .initial = "1", .help = "sequences decoded in one batch"};
   return {.name = "bench decode",
           .summary = "measure decoding and the ceiling set by memory bandwidth",
           .arguments = {model_argument(Count::optional)},
-          .options = with_bench_options(
-              options, "5", "repetitions after a warm-up; mean and standard deviation are reported"),
+          .options = speed_options("128", "tokens to generate per stream", {streams}),
           .examples = {"thimble bench decode runs/book --min-tps 100",
                        "thimble bench decode --preset llama --streams 8"},
           .run = run_bench_decode};
@@ -524,7 +529,7 @@ std::unique_ptr<Tokenizer> tokenizer_from(const Arguments& arguments, const std:
   const std::string extension = path.extension().string();
   if (path == "bytes" || path == "bytes:chat" || extension == ".json" || extension == ".model")
     return load_tokenizer(path);
-  auto tokenizer = open_tokenizer(open_model(path));
+  auto tokenizer = open_tokenizer(open_model(path, WeightsAs::none));
   check(tokenizer != nullptr, "{} has no tokenizer", path.string());
   return tokenizer;
 }

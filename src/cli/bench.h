@@ -28,7 +28,7 @@ int exit_code(const Verdict& verdict, Console& console);
 
 // MODEL selects an existing model; --preset and --set create one with random weights.
 std::vector<Option> model_options();
-ModelFile bench_model(const Arguments& arguments);
+ModelFile bench_model(const Arguments& arguments, const ProgressOutput& progress = {});
 
 // --depth, at most context - 1.
 std::int64_t depth_from(const Arguments& arguments, const ModelConfig& config);

@@ -166,14 +166,22 @@ std::vector<TokenId> read_tokens(Exchange& exchange) {
   return ids;
 }
 
-void detokenize(Exchange& exchange) {
-  const std::vector<TokenId> ids = read_tokens(exchange);
+// Answers with the text of the ids under `key`, and with the ids themselves if `with_ids`.
+void answer_text(Exchange& exchange, std::string_view key, const std::vector<TokenId>& ids, bool with_ids) {
   exchange.finish_reading(ids.capacity() * sizeof(TokenId));
   ReplyWriter out(exchange.reply, kJson);
-  out.add("{\"content\":");
+  out.add(fmt::format("{{\"{}\":", key));
   write_text(out, *exchange.service.model().tokenizer, ids);
+  if (with_ids) {
+    out.add(",\"tokens\":");
+    write_ids(out, ids, [](TokenId id) { return std::to_string(id); });
+  }
   out.add("}\n");
   out.end();
+}
+
+void detokenize(Exchange& exchange) {
+  answer_text(exchange, "content", read_tokens(exchange), false);
 }
 
 std::vector<TokenId> read_conversation(Exchange& exchange) {
@@ -187,15 +195,7 @@ std::vector<TokenId> read_conversation(Exchange& exchange) {
 }
 
 void apply_template(Exchange& exchange) {
-  const std::vector<TokenId> ids = read_conversation(exchange);
-  exchange.finish_reading(ids.capacity() * sizeof(TokenId));
-  ReplyWriter out(exchange.reply, kJson);
-  out.add("{\"prompt\":");
-  write_text(out, *exchange.service.model().tokenizer, ids);
-  out.add(",\"tokens\":");
-  write_ids(out, ids, [](TokenId id) { return std::to_string(id); });
-  out.add("}\n");
-  out.end();
+  answer_text(exchange, "prompt", read_conversation(exchange), true);
 }
 
 constexpr Route kCompletionRoutes[] = {

@@ -7,13 +7,14 @@
 #include "base/digest.h"
 #include "base/error.h"
 #include "base/json.h"
-#include "config/builder.h"
 #include "data/text_files.h"
 #include "formats/pack_model.h"
+#include "formats/small_export.h"
 #include "formats/weights_file.h"
 #include "support/golden.h"
 #include "support/message_of.h"
 #include "support/temp_folder.h"
+#include "support/ticking_progress.h"
 #include "tensor/tensor.h"
 #include "tokenizer/sentencepiece.h"
 
@@ -29,14 +30,8 @@ bool contains(const std::string& text, std::string_view part) {
 }
 
 ModelFile sample_model(const std::string& preset, const std::vector<std::string>& settings) {
-  ConfigBuilder builder;
-  builder.preset(preset);
-  for (const std::string& assignment : settings) builder.set(assignment);
-  ModelFile model;
-  model.format = "safetensors";
-  model.config = resolved(Config{builder.resolve().model, {}});
+  ModelFile model = initialized_model(preset, settings);
   const ParamTable table(model.config.model);
-  model.weights.resize(static_cast<std::size_t>(table.block_size()));
   std::mt19937 random(4);
   std::normal_distribution<float> normal(0, 0.2f);
   for (const Param& param : table.all())
@@ -135,6 +130,16 @@ TEST(Artifact, OpensLikeAnyOtherModel) {
   }
   EXPECT_TRUE(contains(message_of([&] { open_model(folder.write("c.thimble", "not one")); }),
                        "is not a .thimble artifact"));
+}
+
+TEST(Artifact, DecodingShowsProgress) {
+  const TempFolder folder;
+  const auto path = folder.write("a.thimble", pack(tiny_golf(), request_of(6)).bytes);
+  for (const WeightsAs as : {WeightsAs::floats, WeightsAs::stored}) {
+    TickingProgress progress;
+    open_model(path, as, progress.output());
+    EXPECT_TRUE(progress.shows("decoding")) << progress.lines;
+  }
 }
 
 TEST(Artifact, PackingAgainGivesTheSameBytes) {

@@ -5,29 +5,16 @@
 #include <limits>
 
 #include "base/error.h"
-#include "config/builder.h"
 #include "formats/artifact.h"
+#include "formats/small_export.h"
 #include "tensor/tensor.h"
 
 namespace thimble::pack_model_test {
 namespace {
 
-ModelFile model_of(const std::string& preset, const std::vector<std::string>& settings = {}) {
-  ConfigBuilder builder;
-  builder.preset(preset);
-  for (const std::string& assignment : settings) builder.set(assignment);
-  ModelFile model;
-  model.format = "safetensors";
-  model.config = resolved(Config{builder.resolve().model, {}});
-  const ParamTable table(model.config.model);
-  model.weights.resize(static_cast<std::size_t>(table.block_size()));
-  initialize(table, 5, model.weights);
-  return model;
-}
-
 ModelFile small_model() {
-  return model_of("golf", {"vocab_size=300", "context=16", "layers=2", "dim=64", "heads=2", "kv_heads=1",
-                           "mlp_hidden=160"});
+  return initialized_model("golf", {"vocab_size=300", "context=16", "layers=2", "dim=64", "heads=2",
+                                    "kv_heads=1", "mlp_hidden=160"});
 }
 
 PackResult pack(const ModelFile& model, const PackRequest& request) {
@@ -36,7 +23,7 @@ PackResult pack(const ModelFile& model, const PackRequest& request) {
 
 // The published figures of the golf baseline, whose checkpoint stores the embedding as bf16.
 TEST(PackModel, FullTierGolfBaselineMatchesThePublishedFigures) {
-  ModelFile model = model_of("golf");
+  ModelFile model = initialized_model("golf");
   PackRequest request;
   request.options.codec = Codec::zlib;
   PackReport report = pack(model, request).report;

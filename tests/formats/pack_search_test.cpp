@@ -5,27 +5,17 @@
 #include <cmath>
 
 #include "base/error.h"
-#include "config/builder.h"
 #include "formats/artifact.h"
+#include "formats/small_export.h"
 #include "support/message_of.h"
 
 namespace thimble {
 namespace {
 
-ModelFile searched_model(std::initializer_list<const char*> settings = {
-                             "vocab_size=300", "layers=2", "dim=64", "heads=2", "mlp_hidden=128"}) {
-  ConfigBuilder builder;
-  builder.preset("golf");
-  builder.set("context=16");
-  builder.set("kv_heads=1");
-  for (const char* setting : settings) builder.set(setting);
-  ModelFile model;
-  model.format = "safetensors";
-  model.config = resolved(Config{builder.resolve().model, {}});
-  const ParamTable table(model.config.model);
-  model.weights.resize(static_cast<std::size_t>(table.block_size()));
-  initialize(table, 5, model.weights);
-  return model;
+ModelFile searched_model(std::vector<std::string> settings = {"vocab_size=300", "layers=2", "dim=64",
+                                                              "heads=2", "mlp_hidden=128"}) {
+  settings.insert(settings.begin(), {"context=16", "kv_heads=1"});
+  return initialized_model("golf", settings);
 }
 
 // A score that is lower the closer the packed weights are to the original.
