@@ -308,6 +308,16 @@ void InputFile::read_at(std::uint64_t offset, std::span<std::byte> bytes) const 
         offset, got, size_);
 }
 
+void InputFile::read_at(std::uint64_t offset, std::span<std::byte> bytes,
+                        const std::function<void(std::uint64_t)>& on_read) const {
+  constexpr std::size_t kPiece = 16 << 20;
+  for (std::size_t begin = 0; begin < bytes.size(); begin += kPiece) {
+    const std::span piece = bytes.subspan(begin, std::min(kPiece, bytes.size() - begin));
+    read_at(offset + begin, piece);
+    on_read(piece.size());
+  }
+}
+
 std::string read_file(const std::filesystem::path& path, std::uint64_t max_bytes) {
   const InputFile file(path);
   auto check_size = [&](std::uint64_t bytes) {

@@ -113,6 +113,9 @@ class InputFile {
   // Fills all of `bytes`. Throws an Error with the expected and the found size if the file is too
   // short.
   void read_at(std::uint64_t offset, std::span<std::byte> bytes) const;
+  // The same in pieces; `on_read` is called with the size of each.
+  void read_at(std::uint64_t offset, std::span<std::byte> bytes,
+               const std::function<void(std::uint64_t size)>& on_read) const;
   // Reads up to bytes.size() bytes, fewer at the end of the file. Returns the number read.
   std::size_t read_some_at(std::uint64_t offset, std::span<std::byte> bytes) const;
 

@@ -268,7 +268,7 @@ int run_eval(const Arguments& arguments, Console& console) {
         fmt::format("--documents applies to text, but {} is a folder of shards", data.path.string()));
   if (data.is_training_data)
     console.log().warning("the model was trained on this data; leave out --data to score the held-out part");
-  const ModelFile file = open_model(arguments.path("MODEL"), WeightsAs::stored);
+  const ModelFile file = open_model(arguments.path("MODEL"), WeightsAs::stored, console.progress());
   const auto tokenizer = open_tokenizer(file);
   check(tokenizer != nullptr, "{} has no tokenizer, which eval needs", file.path.string());
   const Context context(device_from(arguments, console.log()));

@@ -87,7 +87,8 @@ int run_export(const Arguments& arguments, Console& console) {
   const Output output = output_from(arguments, ops, format.folder ? Writes::folder : Writes::file);
   ExportRequest request = request_from(arguments, format, output);
   request.interrupt = &interrupt;
-  const ModelFile model = open_model(arguments.path("MODEL"));
+  request.progress = console.progress();
+  const ModelFile model = open_model(arguments.path("MODEL"), WeightsAs::floats, console.progress());
   make_folders(ops, folder_of(output.path));
   const ExportReport report = export_model(ops, model, format, request);
   if (console.json())

@@ -168,7 +168,7 @@ void tell_dropped(const std::vector<Sample>& samples, std::int64_t context, cons
 int run_generate(const Arguments& arguments, Console& console) {
   if (arguments.given("logprobs") && !console.json()) throw UsageError("--logprobs needs --json");
   std::string prompt = prompt_from(arguments);
-  const ModelFile file = open_model(arguments.path("MODEL"), WeightsAs::stored);
+  const ModelFile file = open_model(arguments.path("MODEL"), WeightsAs::stored, console.progress());
   const auto tokenizer = open_tokenizer(file);
   check(tokenizer != nullptr, "{} has no tokenizer", file.path.string());
   const Context context(device_from(arguments, console.log()));

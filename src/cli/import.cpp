@@ -32,9 +32,9 @@ Config state_dict_config(const Arguments& arguments) {
   return settings.resolve();
 }
 
-ModelFile open_source(const Arguments& arguments) {
+ModelFile open_source(const Arguments& arguments, const ProgressOutput& progress) {
   const fs::path source = arguments.path("SOURCE");
-  if (!describes_model(arguments)) return open_model(source);
+  if (!describes_model(arguments)) return open_model(source, WeightsAs::floats, progress);
   if (fs::is_directory(source))
     throw UsageError(
         fmt::format("--preset, --config, --set and --prefix apply only to bare weights, but {} is a folder",
@@ -76,11 +76,12 @@ int run_import(const Arguments& arguments, Console& console) {
   const Interrupt interrupt;
   InterruptibleFileOps ops(disk, interrupt);
   const Output output = output_from(arguments, ops);
-  ModelFile model = open_source(arguments);
+  ModelFile model = open_source(arguments, console.progress());
   std::vector<std::string> notes;
   if (arguments.given("tokenizer")) notes = attach_tokenizer(model, arguments.path("tokenizer"));
   make_folders(ops, folder_of(output.path));
-  write_model(ops, output.path, output.existing, model, arguments.flag("half") ? DType::f16 : DType::f32);
+  write_model(ops, output.path, output.existing, model, arguments.flag("half") ? DType::f16 : DType::f32, {},
+              console.progress());
   const ParamTable table(model.config.model);
   if (console.json())
     console.print_json(Json::object()

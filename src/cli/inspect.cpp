@@ -417,7 +417,7 @@ int run_inspect(const Arguments& arguments, Console& console) {
   const std::filesystem::path path = arguments.path("MODEL");
   ModelFile file = open_model(path, WeightsAs::none);
   if (file.weights.empty() && (arguments.flag("verify") || model_bytes(file) <= kQuicklyRead))
-    file = open_model(path);
+    file = open_model(path, WeightsAs::verified, console.progress());
   const ModelFacts facts = facts_of(file, path);
   if (console.json())
     console.print_json(as_json(file, facts));

@@ -17,6 +17,7 @@
 #include "cli/option.h"
 #include "cli/parse.h"
 #include "data/data_folder.h"
+#include "data/text_files.h"
 #include "eval/eval_data.h"
 #include "eval/score.h"
 #include "formats/artifact.h"
@@ -334,13 +335,23 @@ void check_kept(const std::vector<std::string>& names, const ParamTable& table) 
   }
 }
 
+// The texts of the command line, which may be pipes.
+struct PackTexts {
+  SpooledInput data, calibration;
+
+  PackTexts(const Arguments& arguments, const Interrupt& interrupt)
+      : data(arguments.text("data"), &interrupt),
+        calibration(arguments.text("calibration-data"), &interrupt) {}
+};
+
 // The text to calibrate on; empty: samples of the model.
-std::filesystem::path calibration_text(const Arguments& arguments) {
+std::filesystem::path calibration_text(const Arguments& arguments, const PackTexts& texts) {
   if (arguments.text("calibrate") == "samples") return {};
-  if (arguments.given("calibration-data")) return arguments.path("calibration-data");
-  const bool splits = arguments.given("data") && is_data_folder(arguments.path("data")) &&
-                      !open_data_folder(arguments.path("data")).train.empty();
-  if (splits) return arguments.path("data");
+  if (arguments.given("calibration-data")) return texts.calibration.name();
+  const std::filesystem::path data = texts.data.name();
+  const bool splits =
+      arguments.given("data") && is_data_folder(data) && !open_data_folder(data).train.empty();
+  if (splits) return data;
   check(!arguments.given("calibrate"),
         Hint{"use a folder of shards such as RUN/data, --calibration-data TEXT, or --calibrate samples"},
         "--calibrate data: --data has no training split");
@@ -467,16 +478,16 @@ Calibration sampled_calibration(Model& reader, const Tokenizer& tokenizer, std::
   return out;
 }
 
-Calibration calibration_from(const Arguments& arguments, Model& reader, const Tokenizer& tokenizer,
-                             const Console& console, const Interrupt& interrupt) {
+Calibration calibration_from(const Arguments& arguments, const PackTexts& texts, Model& reader,
+                             const Tokenizer& tokenizer, const Console& console, const Interrupt& interrupt) {
   const std::int64_t tokens = arguments.integer("calibration-tokens");
-  const std::filesystem::path text = calibration_text(arguments);
+  const std::filesystem::path text = calibration_text(arguments, texts);
   if (text.empty()) return sampled_calibration(reader, tokenizer, tokens, console, interrupt);
   Calibration out;
   out.windows =
       calibration_windows(open_calibration_set(text, tokenizer, console, interrupt), reader.config(), tokens);
   out.source = fmt::format("{} tokens of {}", with_commas(static_cast<long long>(out.windows.input.size())),
-                           text.string());
+                           arguments.text(arguments.given("calibration-data") ? "calibration-data" : "data"));
   return out;
 }
 
@@ -485,8 +496,8 @@ Calibration calibration_from(const Arguments& arguments, Model& reader, const To
 class LossMeter {
  public:
   // Opens --data, so that a wrong name or a missing GPU is reported before minutes of work.
-  LossMeter(const ModelFile& model, const Arguments& arguments, const Console& console,
-            const Interrupt& interrupt)
+  LossMeter(const ModelFile& model, const Arguments& arguments, const PackTexts& texts,
+            const Console& console, const Interrupt& interrupt)
       : console_(console),
         interrupt_(interrupt),
         context_(device_from(arguments, console.log())),
@@ -497,7 +508,7 @@ class LossMeter {
           model.path.string());
     options_ = score_options(arguments, model.config);
     bytes_.emplace(*tokenizer_, static_cast<TokenId>(model.config.model.vocab_size));
-    set_.emplace(open_eval_set(arguments.path("data"), *tokenizer_, console.progress(), &interrupt));
+    set_.emplace(open_eval_set(texts.data.name(), *tokenizer_, console.progress(), &interrupt));
     source_ = arguments.text("data");
   }
 
@@ -520,7 +531,7 @@ class LossMeter {
   Score score(const ModelFile& file, const ProgressOutput& progress) const {
     Model model = open(file);
     return set_ ? score_set(model, *bytes_, *set_, *options_, progress, &interrupt_)
-                : score_windows(model, windows_, kTokens, &interrupt_);
+                : score_windows(model, windows_, kTokens, progress, &interrupt_);
   }
   PackMeasurement measure(const ModelFile& before, const ModelFile& after) const {
     return {.measured_on = source_,
@@ -607,19 +618,20 @@ int run_pack(const Arguments& arguments, Console& console) {
   PackFlags flags = pack_flags(arguments);
   PosixFileOps ops;
   const Output output = output_from(arguments, ops);
-  ModelFile model = open_model(arguments.path("MODEL"));
+  ModelFile model = open_model(arguments.path("MODEL"), WeightsAs::floats, console.progress());
   follow_preset(arguments, model, flags);
   add_training_record(arguments, model);
   PackRequest& request = flags.request;
   const Interrupt interrupt;
-  LossMeter meter(model, arguments, console, interrupt);
+  const PackTexts texts(arguments, interrupt);
+  LossMeter meter(model, arguments, texts, console, interrupt);
   Calibration calibration;
   GptqFactors factors;
   if (flags.gptq) {
     check(meter.tokenizer() != nullptr, "{} has no tokenizer, which GPTQ calibration needs",
           model.path.string());
     Model reader = meter.open(model);
-    calibration = calibration_from(arguments, reader, *meter.tokenizer(), console, interrupt);
+    calibration = calibration_from(arguments, texts, reader, *meter.tokenizer(), console, interrupt);
     factors = GptqFactors(calibrate(reader, calibration.windows, console.progress(), &interrupt),
                           console.progress(), &interrupt);
     request.options.gptq = &factors;

@@ -8,6 +8,7 @@
 #include <filesystem>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "base/error.h"
@@ -334,7 +335,7 @@ struct ToResume {
   }
 };
 
-TrainRequest resume_request(const Arguments& arguments, Console& console,
+TrainRequest resume_request(const Arguments& arguments, const NamedData& named, Console& console,
                             const std::shared_ptr<Communicator>& ranks) {
   for (std::string_view name : {"preset", "config", "depth", "output", "tokenizer", "val-fraction", "order",
                                 "chat", "documents", "skip-long", "init", "optimizer", "dry-run"})
@@ -344,12 +345,12 @@ TrainRequest resume_request(const Arguments& arguments, Console& console,
           Hint{"a run keeps its model and data; --set and options can change training settings"});
   const auto [run, checkpoint] = ToResume(arguments.path("resume"));
   PosixFileOps disk;
-  CheckpointHead head = open_resume_point(RunFolder(disk, run), checkpoint, arguments.flag("force")).head;
+  CheckpointHead head = read_resume_head(RunFolder(disk, run), checkpoint, arguments.flag("force"));
   constexpr std::uint64_t kMaxSettingsBytes = 1 << 20;
   const std::filesystem::path settings = run / "data.json";
   DataSettings source = DataSettings::from_json(read_file(settings, kMaxSettingsBytes), settings.string());
-  if (arguments.given("data")) source.data = std::filesystem::absolute(arguments.path("data"));
-  if (arguments.given("val-data")) source.val_data = std::filesystem::absolute(arguments.path("val-data"));
+  if (arguments.given("data")) source.data = std::filesystem::absolute(named.data.name());
+  if (arguments.given("val-data")) source.val_data = std::filesystem::absolute(named.val_data.name());
   return {.config = changed_by(arguments, head.config),
           .tokenizer = std::move(head.tokenizer),
           .source = source,
@@ -367,7 +368,10 @@ int resume(const Arguments& arguments, Console& console, const std::shared_ptr<C
   const Interrupt interrupt;
   const SaveSignal save_now;
   TrainRequest request;
-  on_all_ranks(*ranks, "reading the run", [&] { request = resume_request(arguments, console, ranks); });
+  std::optional<NamedData> named;  // until training ends
+  on_all_ranks(*ranks, "reading the run", [&] {
+    request = resume_request(arguments, named.emplace(arguments, &interrupt), console, ranks);
+  });
   request.gpus = join_gpus(*ranks, request.device);
   return run_and_print(std::move(request), arguments, console, interrupt, save_now);
 }
@@ -410,9 +414,9 @@ void set_vocabulary(std::int64_t tokens, bool of_init, bool from_vocab_size, Con
 struct Start {
   ConfigBuilder settings;
   std::vector<std::string> derivations;
-  std::optional<ModelFile> init;
+  std::optional<ModelFile> init;  // of a dry run: without its weights
 
-  explicit Start(const Arguments& arguments) : settings(settings_from(arguments)) {
+  Start(const Arguments& arguments, const ProgressOutput& progress) : settings(settings_from(arguments)) {
     if (arguments.given("depth") && arguments.given("init"))
       throw UsageError("--depth and --init both determine the model", Hint{"remove one of them"});
     if (arguments.given("depth") && arguments.given("optimizer"))
@@ -421,7 +425,8 @@ struct Start {
     if (arguments.given("depth"))
       derivations = apply_depth(settings, arguments.integer("depth", {.least = 1, .most = kMaxDepth}));
     if (!arguments.given("init")) return;
-    init = open_model(arguments.path("init"));
+    init = open_model(arguments.path("init"), arguments.flag("dry-run") ? WeightsAs::none : WeightsAs::floats,
+                      progress);
     take_model_settings(*init, arguments.given("preset"), settings);
   }
   // Call it when the vocabulary is known. Returns a sentence about the optimizer, or "".
@@ -458,9 +463,13 @@ TrainRequest new_request(const Arguments& arguments, Console& console, Start& be
   if (arguments.flag("skip-long")) request.source.longest_chat = request.config.model.context;
   if (begin.init) {
     check_same_tokens(*begin.init, *tokenizer);
-    request.initial_weights = initial_weights(*begin.init, request.config.model);
+    check_fits(*begin.init, request.config.model);
+    const auto file = std::make_shared<ModelFile>(std::move(*begin.init));
+    request.initial_weights = [file, config = request.config.model](std::span<float> weights) {
+      copy_weights(*file, config, weights);
+      file->weights = std::vector<float>();  // training needs the memory
+    };
   }
-  begin.init.reset();  // free its copy of the weights
   return request;
 }
 
@@ -508,7 +517,7 @@ int start(const Arguments& arguments, Console& console, const std::shared_ptr<Co
   std::optional<TokenizerSpec> spec;
   on_all_ranks(*ranks, "reading the settings", [&] {
     if (ranks->first()) check_output(arguments);
-    begin.emplace(arguments);
+    begin.emplace(arguments, console.progress());
     begin->warn(console.log());
     named.emplace(arguments, &interrupt);
     source = data_from(arguments, begin->preset(), *named);
@@ -528,7 +537,7 @@ int start(const Arguments& arguments, Console& console, const std::shared_ptr<Co
 int run_train(const Arguments& arguments, Console& console) {
   if (arguments.flag("dry-run") && !arguments.given("resume")) {
     if (read_launch().rank > 0) return 0;  // rank 0 prints the plan
-    Start begin(arguments);
+    Start begin(arguments, console.progress());
     begin.warn(console.log());
     const ModelFile* const init = begin.init ? &*begin.init : nullptr;
     if (const auto tokens = vocabulary_from(arguments, begin.settings, begin.preset(), init))

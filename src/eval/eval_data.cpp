@@ -239,16 +239,20 @@ InputMoments calibrate(Model& model, const Grid& windows, const ProgressOutput& 
   return moments;
 }
 
-Score score_windows(Model& model, const Grid& windows, std::int64_t tokens, const Interrupt* interrupt) {
+Score score_windows(Model& model, const Grid& windows, std::int64_t tokens, const ProgressOutput& progress,
+                    const Interrupt* interrupt) {
+  constexpr std::int64_t kAtATime = 1024;  // on the CPU; few enough that the bar moves
   const auto T = static_cast<std::size_t>(model.config().context);
   const std::size_t rows = windows.input.size() / T;
   const std::size_t used =
       std::min(rows, static_cast<std::size_t>(windows_for(tokens, model.config().context)));
   Score score;
-  WindowScorer scorer(model, static_cast<std::int64_t>(T), 0,
+  ProgressBar bar(progress, "scoring", "tokens", used * T);
+  WindowScorer scorer(model, static_cast<std::int64_t>(T), model.device() == Device::cpu ? kAtATime : 0,
                       [&](const Window&, std::span<const float> nats) {
                         if (interrupt) interrupt->throw_if_interrupted();
                         for (const float own : nats) score.nats += double{own};
+                        bar.advance(nats.size());
                       });
   for (std::size_t i = 0; i < used; ++i) {
     const std::size_t row = rows / used * i * T;

@@ -55,7 +55,7 @@ InputMoments calibrate(Model& model, const Grid& windows, const ProgressOutput& 
 
 // The loss of every next token in windows such as these, each document by itself, without bytes.
 // Scores about `tokens` tokens, of windows spread evenly over the grid.
-Score score_windows(Model& model, const Grid& windows, std::int64_t tokens,
+Score score_windows(Model& model, const Grid& windows, std::int64_t tokens, const ProgressOutput& progress,
                     const Interrupt* interrupt = nullptr);
 
 }  // namespace thimble

@@ -210,7 +210,7 @@ void check_sizes(std::span<const ArtifactPart> parts, const ParamTable& table,
 // Decodes one group at a time, so that at most one is in memory in addition to the result.
 std::shared_ptr<const StoredWeights> read_stored(std::span<const ArtifactPart> parts, const ParamTable& table,
                                                  std::span<const TensorGroup> groups,
-                                                 std::vector<PackedTensor> tensors) {
+                                                 std::vector<PackedTensor> tensors, ProgressBar& bar) {
   std::vector<WeightFormat> formats;
   for (const PackedTensor& tensor : tensors) formats.push_back(stored_format(tensor));
   auto stored = std::make_shared<StoredWeights>(table, formats);
@@ -221,6 +221,7 @@ std::shared_ptr<const StoredWeights> read_stored(std::span<const ArtifactPart> p
       store_tensor(param, tensors[at], stored->tensor(param));
       tensors[at] = {};
     }
+    bar.advance(parts[i].raw_bytes);
   }
   return stored;
 }
@@ -234,7 +235,8 @@ void list_tensors(const ParamTable& table, Artifact& artifact) {
   }
 }
 
-Artifact read_contents(std::span<const ArtifactPart> parts, const std::string& name, WeightsAs as) {
+Artifact read_contents(std::span<const ArtifactPart> parts, const std::string& name, WeightsAs as,
+                       const ProgressOutput& progress) {
   check(parts.size() >= 2, "{}: expected metadata and tokenizer, found {} parts", name, parts.size());
   check(parts[0].raw_bytes <= kMaxMetadataBytes, "{}: the metadata is too large: {} bytes", name,
         parts[0].raw_bytes);
@@ -259,12 +261,17 @@ Artifact read_contents(std::span<const ArtifactPart> parts, const std::string& n
   const auto coded = parts.subspan(2);
   check_sizes(coded, table, groups, name, out.tensors);
   list_tensors(table, out);
+  std::uint64_t total = 0;
+  for (const ArtifactPart& part : coded) total += part.raw_bytes;
+  ProgressBar bar(progress, "decoding", "bytes", total);
   if (as == WeightsAs::stored) {
-    out.model.stored = read_stored(coded, table, groups, std::move(out.tensors));
+    out.model.stored = read_stored(coded, table, groups, std::move(out.tensors), bar);
     out.tensors.clear();
   } else {
-    for (std::size_t i = 0; i < groups.size(); ++i)
+    for (std::size_t i = 0; i < groups.size(); ++i) {
       read_group(table, groups[i], coded[i].content(), out.tensors);
+      bar.advance(coded[i].raw_bytes);
+    }
     out.model.weights = unpack_weights(table, out.tensors);
   }
   out.model.metadata = metadata.take();
@@ -273,13 +280,14 @@ Artifact read_contents(std::span<const ArtifactPart> parts, const std::string& n
 
 }  // namespace
 
-Artifact read_artifact(std::span<const std::byte> bytes, const std::string& name, WeightsAs as) {
-  return read_contents(read_parts(bytes, name), name, as);
+Artifact read_artifact(std::span<const std::byte> bytes, const std::string& name, WeightsAs as,
+                       const ProgressOutput& progress) {
+  return read_contents(read_parts(bytes, name), name, as, progress);
 }
 
-Artifact open_artifact(const std::filesystem::path& path, WeightsAs as) {
+Artifact open_artifact(const std::filesystem::path& path, WeightsAs as, const ProgressOutput& progress) {
   const std::string bytes = read_file(path, kMaxFileBytes);
-  return read_artifact(std::as_bytes(std::span(bytes)), path.string(), as);
+  return read_artifact(std::as_bytes(std::span(bytes)), path.string(), as, progress);
 }
 
 Codec artifact_codec(const std::filesystem::path& path) {

@@ -55,8 +55,9 @@ struct Artifact {
 bool is_artifact(std::string_view first_bytes);  // needs the first 8 bytes
 
 Artifact read_artifact(std::span<const std::byte> bytes, const std::string& name,
-                       WeightsAs as = WeightsAs::floats);
-Artifact open_artifact(const std::filesystem::path& path, WeightsAs as = WeightsAs::floats);
+                       WeightsAs as = WeightsAs::floats, const ProgressOutput& progress = {});
+Artifact open_artifact(const std::filesystem::path& path, WeightsAs as = WeightsAs::floats,
+                       const ProgressOutput& progress = {});
 
 // The codec of the weights; range if any part uses it.
 Codec artifact_codec(const std::filesystem::path& path);

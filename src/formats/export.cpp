@@ -68,8 +68,9 @@ ModelFile without_softcap(const ModelFile& model) {
 }
 
 // Compares with the file as read back from disk.
-double difference_on_disk(const ModelFile& expected, const std::filesystem::path& path) {
-  const ModelFile written = open_model(path);
+double difference_on_disk(const ModelFile& expected, const std::filesystem::path& path,
+                          const ProgressOutput& progress) {
+  const ModelFile written = open_model(path, WeightsAs::floats, progress);
   const std::string wrong = tokenizer_difference(expected, written);
   check(wrong.empty(), "the export does not match {} and was not written: {}", expected.path.string(), wrong);
   return logit_difference(expected, written);
@@ -108,7 +109,7 @@ ExportReport export_model(FileOps& ops, const ModelFile& model, const ExportForm
   std::optional<double> difference;
   double tolerance = 0;
   const auto compare = [&](const ModelFile& expected, const std::filesystem::path& written) {
-    difference = difference_on_disk(expected, written);
+    difference = difference_on_disk(expected, written, request.progress);
     tolerance = tolerated_difference(expected, type, format.rounds_vectors);
   };
   request.inspect = [&](const std::filesystem::path& written) {

@@ -31,6 +31,7 @@ struct ExportRequest {
   std::string architecture = {};         // of a GGUF; empty: chosen automatically
   bool drop_softcap = false;             // export a golf model without its softcap: logits before the cap
   const Interrupt* interrupt = nullptr;  // checked once more before the output is renamed
+  ProgressOutput progress = {};          // of writing the file and reading it back
   Inspector inspect = {};  // set by export_model(); a format calls it before it renames its output
 };
 

@@ -209,7 +209,8 @@ std::int64_t GgufEntry::count() const {
   return std::accumulate(dims.begin(), dims.end(), std::int64_t{1}, std::multiplies<>());
 }
 
-GgufFile GgufFile::open(const std::filesystem::path& path, std::uint64_t most) {
+GgufFile GgufFile::open(const std::filesystem::path& path, std::uint64_t most,
+                        const ProgressOutput& progress) {
   const InputFile input(path);
   GgufFile file;
   file.name_ = path.string();
@@ -217,7 +218,9 @@ GgufFile GgufFile::open(const std::filesystem::path& path, std::uint64_t most) {
       Arena(static_cast<std::int64_t>(input.size()), file.name_,
             "the complete file is read into memory: close other programs, or use a machine with more memory");
   const std::span bytes(file.memory_.at(0), input.size());
-  input.read_at(0, bytes.first(std::min<std::uint64_t>(bytes.size(), most)));
+  const std::span wanted = bytes.first(std::min<std::uint64_t>(bytes.size(), most));
+  ProgressBar bar(progress, "reading", "bytes", wanted.size());
+  input.read_at(0, wanted, [&](std::uint64_t size) { bar.advance(size); });
   file.parse(bytes);
   return file;
 }
@@ -399,10 +402,16 @@ std::uint64_t GgufWriter::bytes() const {
 }
 
 void GgufWriter::write(FileOps& ops, const std::filesystem::path& path, Existing existing,
-                       const Inspector& inspect) const {
+                       const Inspector& inspect, const ProgressOutput& progress) const {
   AtomicFile file(ops, path, existing);
   file.write(header());
-  emit_data([&](std::span<const std::byte> piece) { file.write(piece); });
+  {
+    ProgressBar bar(progress, "writing", "bytes", data_bytes_);
+    emit_data([&](std::span<const std::byte> piece) {
+      file.write(piece);
+      bar.advance(piece.size());
+    });
+  }
   if (inspect) inspect(file.temporary());
   file.commit();
 }

@@ -33,6 +33,7 @@
 #include <vector>
 
 #include "base/files.h"
+#include "base/progress.h"
 #include "formats/gguf_types.h"
 #include "tensor/arena.h"
 
@@ -66,7 +67,8 @@ class GgufFile {
  public:
   // Reads the first `most` bytes, which must include the header; other bytes must not be used.
   static GgufFile open(const std::filesystem::path& path,
-                       std::uint64_t most = std::numeric_limits<std::uint64_t>::max());
+                       std::uint64_t most = std::numeric_limits<std::uint64_t>::max(),
+                       const ProgressOutput& progress = {});
   // Parses a file in memory. The bytes are not copied: they must outlive the GgufFile.
   static GgufFile view(std::span<const std::byte> bytes, std::string name);
 
@@ -107,7 +109,7 @@ class GgufWriter {
   std::uint64_t bytes() const;  // of the complete file
   // Atomic: `path` becomes the complete file or is left unchanged.
   void write(FileOps& ops, const std::filesystem::path& path, Existing existing,
-             const Inspector& inspect = {}) const;
+             const Inspector& inspect = {}, const ProgressOutput& progress = {}) const;
   std::string to_bytes() const;  // the same file in memory
 
  private:

@@ -339,9 +339,9 @@ ModelFile read_gguf(const GgufFile& file, WeightsAs as) {
   return Importer(file).read(as);
 }
 
-ModelFile open_gguf(const std::filesystem::path& path, WeightsAs as) {
+ModelFile open_gguf(const std::filesystem::path& path, WeightsAs as, const ProgressOutput& progress) {
   if (as == WeightsAs::none) return open_gguf_header(path);
-  ModelFile out = read_gguf(GgufFile::open(path), as);
+  ModelFile out = read_gguf(GgufFile::open(path, std::numeric_limits<std::uint64_t>::max(), progress), as);
   out.path = path;
   return out;
 }

@@ -24,7 +24,8 @@ bool is_gguf(std::string_view first_bytes);  // needs the first 4 bytes
 
 // With WeightsAs::stored, integers of Q8_0 and Q4_0 stay integers, and F16 and BF16 keep their type
 // (model_file.h). ModelFile::metadata has every value as JSON (gguf_value_json).
-ModelFile open_gguf(const std::filesystem::path& path, WeightsAs as = WeightsAs::floats);
+ModelFile open_gguf(const std::filesystem::path& path, WeightsAs as = WeightsAs::floats,
+                    const ProgressOutput& progress = {});
 ModelFile read_gguf(const GgufFile& file, WeightsAs as = WeightsAs::floats);
 
 // Reads the settings of a GGUF and records which keys were read. Unread keys are rejected: a model

@@ -126,7 +126,7 @@ ExportedModel exported_model(const ModelFile& file) {
 
 GgufReport write_gguf(FileOps& ops, const std::filesystem::path& path, Existing existing,
                       const ExportedModel& model, const GgufSettings& tokenizer, GgufType type,
-                      const Inspector& inspect) {
+                      const Inspector& inspect, const ProgressOutput& progress) {
   GgufReport report{.architecture = model.architecture, .tensors = model.tensors.size()};
   GgufWriter writer;
   writer.set("general.architecture", model.architecture);
@@ -146,7 +146,7 @@ GgufReport write_gguf(FileOps& ops, const std::filesystem::path& path, Existing 
     }
     writer.add(tensor.name, stored, tensor.dims, tensor.values);
   }
-  writer.write(ops, path, existing, inspect);
+  writer.write(ops, path, existing, inspect, progress);
   report.bytes = writer.bytes();
   return report;
 }
@@ -247,8 +247,8 @@ ExportReport export_gguf(FileOps& ops, const ModelFile& model, const ExportReque
             : exported_model(fold_model(model, {request.architecture, request.drop_softcap}));
   ExportReport report{.architecture = exported.architecture, .type = *request.type};
   const GgufSettings tokenizer = gguf_tokenizer_settings(model, report.notes);
-  const GgufReport written =
-      write_gguf(ops, request.path, request.existing, exported, tokenizer, *request.type, request.inspect);
+  const GgufReport written = write_gguf(ops, request.path, request.existing, exported, tokenizer,
+                                        *request.type, request.inspect, request.progress);
   report.tensors = written.tensors;
   report.bytes = written.bytes;
   report.folded = exported.folded;

@@ -55,7 +55,7 @@ struct GgufReport {
 // tensors. Matrices are stored as `type`.
 GgufReport write_gguf(FileOps& ops, const std::filesystem::path& path, Existing existing,
                       const ExportedModel& model, const GgufSettings& tokenizer, GgufType type,
-                      const Inspector& inspect = {});
+                      const Inspector& inspect = {}, const ProgressOutput& progress = {});
 
 // RoPE in llama.cpp's `llama` rotates pairs of adjacent rows; in thimble, qwen, talkie and apertus
 // it rotates the two halves of a head. Row 2i of a head in llama.cpp is row i here, 2i + 1 is i +

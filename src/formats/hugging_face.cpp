@@ -38,14 +38,15 @@ std::set<std::string> shard_names(const Json& map, const fs::path& folder, std::
   return names;
 }
 
-TensorFiles open_shards(const fs::path& folder, SafetensorsFile::TensorFilter wanted) {
+TensorFiles open_shards(const fs::path& folder, SafetensorsFile::TensorFilter wanted,
+                        const ProgressOutput& progress) {
   const std::string index = (folder / kIndex).string();
   const Json json = parse_json(read_file(index, kMaxJsonBytes), index);
   const Json* map = json.find("weight_map");
   check(map && map->is_object(), "{}: expected an object \"weight_map\"", index);
   TensorFiles files(folder.string());
   for (const std::string& name : shard_names(*map, folder, index))
-    files.add(SafetensorsFile::open(folder / name, wanted));
+    files.add(SafetensorsFile::open(folder / name, wanted, progress));
   std::vector<std::string> problems;
   for (const auto& [tensor, shard] : map->as_object())
     if (!files.find(tensor)) problems.push_back(fmt::format("{} is not in {}", tensor, shard.as_string()));
@@ -53,12 +54,12 @@ TensorFiles open_shards(const fs::path& folder, SafetensorsFile::TensorFilter wa
   return files;
 }
 
-TensorFiles open_tensors(const fs::path& folder, WeightsAs as) {
+TensorFiles open_tensors(const fs::path& folder, WeightsAs as, const ProgressOutput& progress) {
   const SafetensorsFile::TensorFilter wanted =
       as == WeightsAs::none ? +[](std::string_view) { return false; } : nullptr;
   if (fs::is_regular_file(folder / "model.safetensors")) {
     TensorFiles files(folder.string());
-    files.add(SafetensorsFile::open(folder / "model.safetensors", wanted));
+    files.add(SafetensorsFile::open(folder / "model.safetensors", wanted, progress));
     return files;
   }
   check(fs::is_regular_file(folder / kIndex),
@@ -66,7 +67,7 @@ TensorFiles open_tensors(const fs::path& folder, WeightsAs as) {
                  ? "pickled weights are not supported: save the model as safetensors"
                  : "download the model again"},
         "{} contains neither model.safetensors nor {}", folder.string(), kIndex);
-  return open_shards(folder, wanted);
+  return open_shards(folder, wanted, progress);
 }
 
 bool has_bias(const HuggingFaceConfig& config, Role role) {
@@ -262,10 +263,10 @@ bool is_hugging_face_folder(const fs::path& folder) {
   return fs::is_regular_file(folder / "config.json");
 }
 
-ModelFile open_hugging_face(const fs::path& folder, WeightsAs as) {
+ModelFile open_hugging_face(const fs::path& folder, WeightsAs as, const ProgressOutput& progress) {
   const fs::path path = folder / "config.json";
   const HuggingFaceConfig config = parse_hugging_face_config(read_file(path, kMaxJsonBytes), path.string());
-  const TensorFiles files = open_tensors(folder, as);
+  const TensorFiles files = open_tensors(folder, as, progress);
   const ParamTable table(config.model);
   const auto sources =
       config.model_type == "gpt2" ? gpt2_sources(config, table, files) : llama_sources(config, table);

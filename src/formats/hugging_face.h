@@ -16,7 +16,8 @@
 namespace thimble {
 
 bool is_hugging_face_folder(const std::filesystem::path& folder);
-ModelFile open_hugging_face(const std::filesystem::path& folder, WeightsAs as = WeightsAs::floats);
+ModelFile open_hugging_face(const std::filesystem::path& folder, WeightsAs as = WeightsAs::floats,
+                            const ProgressOutput& progress = {});
 
 // Parses config.json of a Hugging Face folder.
 //

@@ -153,7 +153,7 @@ void check_biases(const ModelFile& model, const ParamTable& table) {
 }
 
 std::size_t write_weights(FileOps& ops, const fs::path& path, const ModelFile& model,
-                          std::string_view architecture, DType dtype) {
+                          std::string_view architecture, DType dtype, const ProgressOutput& progress) {
   const ParamTable table(model.config.model);
   const bool drops = architecture == "qwen3" && model.config.model.bias;
   if (drops) check_biases(model, table);
@@ -161,7 +161,7 @@ std::size_t write_weights(FileOps& ops, const fs::path& path, const ModelFile& m
   SafetensorsWriter writer;
   writer.set_metadata("format", "pt");  // required by Transformers
   add_weights(writer, table, model.weights, dtype, selected);
-  writer.write(ops, path, Existing::refuse, WithDigest::no);
+  writer.write(ops, path, Existing::refuse, WithDigest::no, {}, progress);
   return static_cast<std::size_t>(std::ranges::count_if(table.all(), selected));
 }
 
@@ -248,7 +248,8 @@ void check_for_hugging_face(const ModelConfig& config) {
 }
 
 HuggingFaceReport write_hugging_face(FileOps& ops, const fs::path& target, Existing existing,
-                                     const ModelFile& model, DType dtype, const Inspector& inspect) {
+                                     const ModelFile& model, DType dtype, const Inspector& inspect,
+                                     const ProgressOutput& progress) {
   const ModelConfig& config = model.config.model;
   check_for_hugging_face(config);
   HuggingFaceReport report{.architecture = std::string(architecture_of(config))};
@@ -274,7 +275,8 @@ HuggingFaceReport write_hugging_face(FileOps& ops, const fs::path& target, Exist
   put("README.md", model_card(fs::absolute(target), model, report.architecture, dtype, chats));
   constexpr const char* kWeights = "model.safetensors";
   naming(target / kWeights, [&] {
-    report.tensors = write_weights(ops, folder.path() / kWeights, model, report.architecture, dtype);
+    report.tensors =
+        write_weights(ops, folder.path() / kWeights, model, report.architecture, dtype, progress);
   });
   report.bytes = bytes_in(folder.path());
   if (inspect) inspect(folder.path());
@@ -536,7 +538,7 @@ ExportReport export_hugging_face(FileOps& ops, const ModelFile& model, const Exp
   const std::optional<FoldedModel> unrolled = without_loop(model);
   const HuggingFaceReport written =
       write_hugging_face(ops, request.path, request.existing, unrolled ? unrolled->model : model,
-                         float_dtype(*request.type), request.inspect);
+                         float_dtype(*request.type), request.inspect, request.progress);
   ExportReport report{.architecture = written.architecture,
                       .type = *request.type,
                       .tensors = written.tensors,

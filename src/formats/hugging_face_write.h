@@ -39,7 +39,8 @@ void check_for_hugging_face(const ModelConfig& config);  // throws an Error with
 // Throws an Error with all reasons if the model cannot be expressed. Existing::replace deletes only
 // a folder that contains nothing but these files, and never the folder of the source model.
 HuggingFaceReport write_hugging_face(FileOps& ops, const std::filesystem::path& folder, Existing existing,
-                                     const ModelFile& model, DType dtype, const Inspector& inspect = {});
+                                     const ModelFile& model, DType dtype, const Inspector& inspect = {},
+                                     const ProgressOutput& progress = {});
 
 // The tokenizer's files of a Hugging Face folder.
 //

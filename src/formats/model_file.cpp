@@ -73,16 +73,21 @@ ModelFile open_weights(SafetensorsFile opened, const fs::path& path, const Confi
   return out;
 }
 
-ModelFile open_checkpoint(const fs::path& path, WeightsAs as) {
-  const bool all = as != WeightsAs::none;
-  SafetensorsFile file = SafetensorsFile::open(
-      path, all ? nullptr : +[](std::string_view tensor) { return tensor.starts_with(kThimblePrefix); });
+// The tensors of a checkpoint to read. The optimizer's state is two thirds of it.
+SafetensorsFile::TensorFilter wanted_for(WeightsAs as) {
+  if (as == WeightsAs::none) return [](std::string_view name) { return name.starts_with(kThimblePrefix); };
+  if (as == WeightsAs::verified) return nullptr;
+  return [](std::string_view name) { return !name.starts_with(kOptimizerPrefix); };
+}
+
+ModelFile open_checkpoint(const fs::path& path, WeightsAs as, const ProgressOutput& progress) {
+  SafetensorsFile file = SafetensorsFile::open(path, wanted_for(as), progress);
   const std::string* toml = file.find_metadata(kConfigKey);
   if (!toml)
     fail(Hint{"import a file of weights with `thimble import FILE --preset P --set ... -o OUT`; for a "
               "Hugging Face model pass its folder"},
          "{} has no model config: expected metadata {}, found none", path.string(), kConfigKey);
-  if (all && file.find(kDigestTensor)) verify_digest(file);
+  if (as != WeightsAs::none && file.find(kDigestTensor)) verify_digest(file, progress);
   const Config config = config_from_toml(*toml, fmt::format("{}: {}", path.string(), kConfigKey));
   const auto step = read_count(file, kStepKey, std::numeric_limits<std::int64_t>::max());
   auto tokenizer = read_tokenizer(file, config.model);
@@ -108,12 +113,12 @@ bool is_run_folder(const fs::path& folder) {
   return !checkpoint_in(folder).empty();
 }
 
-ModelFile open_run(const fs::path& folder, WeightsAs as) {
-  return open_checkpoint(checkpoint_in(folder), as);
+ModelFile open_run(const fs::path& folder, WeightsAs as, const ProgressOutput& progress) {
+  return open_checkpoint(checkpoint_in(folder), as, progress);
 }
 
-ModelFile open_artifact_model(const fs::path& path, WeightsAs as) {
-  return open_artifact(path, as).model;
+ModelFile open_artifact_model(const fs::path& path, WeightsAs as, const ProgressOutput& progress) {
+  return open_artifact(path, as, progress).model;
 }
 
 constexpr ModelKind kModelKinds[] = {
@@ -131,25 +136,27 @@ std::string first_bytes(const fs::path& path, std::size_t count) {
   return bytes;
 }
 
-ModelFile open_folder(const fs::path& folder, WeightsAs as, std::span<const ModelKind> kinds) {
+ModelFile open_folder(const fs::path& folder, WeightsAs as, const ProgressOutput& progress,
+                      std::span<const ModelKind> kinds) {
   for (const ModelKind& kind : kinds)
-    if (kind.is_folder && kind.is_folder(folder)) return kind.open(folder, as);
+    if (kind.is_folder && kind.is_folder(folder)) return kind.open(folder, as, progress);
   fail(Hint{"pass a run folder (with best.safetensors or last.safetensors) or a Hugging Face folder (with "
             "config.json)"},
        "{} does not contain a model", folder.string());
 }
 
-ModelFile open_any(const fs::path& path, WeightsAs as, std::span<const ModelKind> kinds) {
-  if (fs::is_directory(path)) return open_folder(path, as, kinds);
+ModelFile open_any(const fs::path& path, WeightsAs as, const ProgressOutput& progress,
+                   std::span<const ModelKind> kinds) {
+  if (fs::is_directory(path)) return open_folder(path, as, progress, kinds);
   const std::string first = first_bytes(path, 8);
   check(!is_zip(first) && path.extension() != ".ptz",
         Hint{"import weights without a config with `thimble import FILE --preset golf-mlx --set ... -o OUT`"},
         "{} has no model config", path.string());
   for (const ModelKind& kind : kinds)
-    if (kind.is_file && kind.is_file(first)) return kind.open(path, as);
+    if (kind.is_file && kind.is_file(first)) return kind.open(path, as, progress);
   for (const ModelKind& kind : kinds)
-    if (!kind.ending.empty() && path.extension() == kind.ending) return kind.open(path, as);
-  return open_checkpoint(path, as);
+    if (!kind.ending.empty() && path.extension() == kind.ending) return kind.open(path, as, progress);
+  return open_checkpoint(path, as, progress);
 }
 
 }  // namespace
@@ -169,12 +176,13 @@ std::string_view model_kinds_text() {
   return words;
 }
 
-ModelFile open_model(const fs::path& path, WeightsAs as, std::span<const ModelKind> kinds) {
-  ModelFile file = open_any(path, as, kinds);
+ModelFile open_model(const fs::path& path, WeightsAs as, const ProgressOutput& progress,
+                     std::span<const ModelKind> kinds) {
+  ModelFile file = open_any(path, as, progress, kinds);
   if (as != WeightsAs::stored || file.stored) return file;
   const ParamTable table(file.config.model);
   file.stored = std::make_shared<StoredWeights>(stored_exactly(table, file.weights));
-  file.weights = {};
+  file.weights = std::vector<float>();  // frees the memory
   return file;
 }
 

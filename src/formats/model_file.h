@@ -25,6 +25,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/progress.h"
 #include "config/config.h"
 #include "model/model.h"
 #include "tokenizer/chat_layout.h"
@@ -83,9 +84,10 @@ struct ModelFile {
 };
 
 enum class WeightsAs : std::uint8_t {
-  none,    // no weights if the format allows; digests are not verified, so that it takes no time
-  floats,  // ModelFile::weights
-  stored,  // ModelFile::stored: integers stay integers, floats keep the smallest exact type
+  none,      // no weights if the format allows; digests are not verified, so that it takes no time
+  floats,    // ModelFile::weights
+  stored,    // ModelFile::stored: integers stay integers, floats keep the smallest exact type
+  verified,  // like floats; of a checkpoint, also reads and verifies the optimizer's state
 };
 
 // A model format: how to recognize it, and its reader.
@@ -94,14 +96,14 @@ struct ModelKind {
   bool (*is_folder)(const std::filesystem::path& folder) = nullptr;
   bool (*is_file)(std::string_view first_bytes) = nullptr;  // gets at most the first 8 bytes
   std::string_view ending = {};                             // ".thimble": fallback if no is_file matches
-  ModelFile (*open)(const std::filesystem::path& path, WeightsAs as);
+  ModelFile (*open)(const std::filesystem::path& path, WeightsAs as, const ProgressOutput& progress);
 };
 std::span<const ModelKind> model_kinds();
 std::string_view model_kinds_text();  // "run folder, checkpoint, artifact, GGUF or Hugging Face folder"
 
 // A file that matches no kind is opened as a checkpoint, whose reader reports what is wrong.
 ModelFile open_model(const std::filesystem::path& path, WeightsAs as = WeightsAs::floats,
-                     std::span<const ModelKind> kinds = model_kinds());
+                     const ProgressOutput& progress = {}, std::span<const ModelKind> kinds = model_kinds());
 
 // Opens a weights file without a config, as written by other programs: safetensors, .npz (npz.h) or
 // the int8 file of the golf scripts (int8_state.h). Tensor names are `prefix` + the names of the

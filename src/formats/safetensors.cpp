@@ -260,7 +260,18 @@ DigestBytes digest_bytes(const Digest& digest) {
   return bytes;
 }
 
-void verify_digest(const SafetensorsFile& file) {
+namespace {
+
+std::uint64_t bytes_read(const SafetensorsFile& file) {
+  std::uint64_t bytes = 0;
+  for (const SafetensorsEntry& entry : file.entries())
+    if (file.is_read(entry.name)) bytes += entry.bytes();
+  return bytes;
+}
+
+}  // namespace
+
+void verify_digest(const SafetensorsFile& file, const ProgressOutput& progress) {
   const Hint damaged{
       "the file was changed or damaged after it was written: copy it again, or use an older file"};
   const auto& entries = file.entries();
@@ -278,8 +289,11 @@ void verify_digest(const SafetensorsFile& file) {
   };
   check(matches(0, file.header_digest()), damaged, "{}: the checksum of the header does not match (found {})",
         file.name(), file.header_digest().hex());
+  ProgressBar bar(progress, "verifying", "bytes", bytes_read(file));
   for (std::size_t i = 0; i + 1 < entries.size(); ++i) {
+    if (!file.is_read(entries[i].name)) continue;
     const Digest digest = digest_of(file.bytes(entries[i].name));
+    bar.advance(entries[i].bytes());
     if (!matches(i + 1, digest))
       fail(damaged, "{}: tensor {}: the checksum does not match (found {})", file.name(),
            quoted_name(entries[i].name), digest.hex());
@@ -343,7 +357,8 @@ std::int64_t SafetensorsEntry::count() const {
   return std::accumulate(dims.begin(), dims.end(), std::int64_t{1}, std::multiplies<>());
 }
 
-SafetensorsFile SafetensorsFile::open(const std::filesystem::path& path, TensorFilter wanted) {
+SafetensorsFile SafetensorsFile::open(const std::filesystem::path& path, TensorFilter wanted,
+                                      const ProgressOutput& progress) {
   const InputFile input(path);
   SafetensorsFile file;
   file.name_ = path.string();
@@ -362,10 +377,13 @@ SafetensorsFile SafetensorsFile::open(const std::filesystem::path& path, TensorF
       Arena(static_cast<std::int64_t>(data_bytes), file.name_,
             "the complete file is read into memory: close other programs, or use a machine with more memory");
   const std::span data(file.memory_.at(0), data_bytes);
-  if (!wanted) input.read_at(data_at, data);
+  file.wanted_ = wanted;
+  ProgressBar bar(progress, "reading", "bytes", wanted ? bytes_read(file) : data_bytes);
+  const auto on_read = [&](std::uint64_t bytes) { bar.advance(bytes); };
+  if (!wanted) input.read_at(data_at, data, on_read);
   for (const SafetensorsEntry& entry : file.entries_)
     if (wanted && wanted(entry.name))
-      input.read_at(data_at + entry.begin, data.subspan(entry.begin, entry.bytes()));
+      input.read_at(data_at + entry.begin, data.subspan(entry.begin, entry.bytes()), on_read);
   file.data_ = data;
   return file;
 }
@@ -521,16 +539,21 @@ SafetensorsEntry entry_for(std::string name, DType dtype, SafetensorsWriter::Dim
 
 // Writes one tensor. Returns its digest if one was requested.
 Digest write_tensor(AtomicFile& file, const SafetensorsEntry& entry, const SafetensorsWriter::Source& source,
-                    const std::filesystem::path& path, WithDigest digest) {
+                    const std::filesystem::path& path, WithDigest digest, ProgressBar& bar) {
+  constexpr std::size_t kPiece = 16 << 20;
   Digester digester;
   std::uint64_t written = 0;
-  source([&](std::span<const std::byte> piece) {
-    written += piece.size();
+  source([&](std::span<const std::byte> bytes) {
+    written += bytes.size();
     if (written > entry.bytes())
       fail("{}: tensor {}: expected {} bytes, the source produced {} or more", path.string(),
            quoted_name(entry.name), entry.bytes(), written);
-    if (digest == WithDigest::yes) digester.add(piece);
-    file.write(piece);
+    for (std::size_t begin = 0; begin < bytes.size(); begin += kPiece) {
+      const std::span piece = bytes.subspan(begin, std::min(kPiece, bytes.size() - begin));
+      if (digest == WithDigest::yes) digester.add(piece);
+      file.write(piece);
+      bar.advance(piece.size());
+    }
   });
   check(written == entry.bytes(), "{}: tensor {}: expected {} bytes, the source produced {}", path.string(),
         quoted_name(entry.name), entry.bytes(), written);
@@ -628,15 +651,19 @@ std::string SafetensorsWriter::header(const Plan& plan) const {
 }
 
 void SafetensorsWriter::write(FileOps& ops, const std::filesystem::path& path, Existing existing,
-                              WithDigest digest, const Inspector& inspect) const {
+                              WithDigest digest, const Inspector& inspect,
+                              const ProgressOutput& progress) const {
   const Plan plan = this->plan(digest);
   const std::string head = header(plan);
   AtomicFile file(ops, path, existing);
   file.write(head);
   std::vector<DigestBytes> digests(items_.size() + 1);
   digests[0] = digest_bytes(digest_of(head));
-  for (const std::size_t i : plan.order)
-    digests[i + 1] = digest_bytes(write_tensor(file, items_[i].entry, items_[i].source, path, digest));
+  {
+    ProgressBar bar(progress, "writing", "bytes", plan.end);
+    for (const std::size_t i : plan.order)
+      digests[i + 1] = digest_bytes(write_tensor(file, items_[i].entry, items_[i].source, path, digest, bar));
+  }
   if (digest == WithDigest::yes) file.write(std::as_bytes(std::span(digests)));
   if (inspect) inspect(file.temporary());
   file.commit();

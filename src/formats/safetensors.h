@@ -43,6 +43,7 @@
 
 #include "base/digest.h"
 #include "base/files.h"
+#include "base/progress.h"
 #include "tensor/arena.h"
 #include "tensor/tensor.h"
 
@@ -76,7 +77,8 @@ class SafetensorsFile {
   // With `wanted`, only the tensors for which it returns true are read; the others must not be
   // used.
   using TensorFilter = bool (*)(std::string_view tensor);
-  static SafetensorsFile open(const std::filesystem::path& path, TensorFilter wanted = nullptr);
+  static SafetensorsFile open(const std::filesystem::path& path, TensorFilter wanted = nullptr,
+                              const ProgressOutput& progress = {});
   // Parses a file in memory. The bytes are not copied: they must outlive the SafetensorsFile.
   static SafetensorsFile view(std::span<const std::byte> bytes, std::string name);
 
@@ -95,6 +97,8 @@ class SafetensorsFile {
   void read_f32(std::string_view tensor, std::span<float> values) const;         // from F32, F16 or BF16
   void read_i64(std::string_view tensor, std::span<std::int64_t> values) const;  // from I64, I32, I8 or U8
 
+  bool is_read(std::string_view tensor) const { return !wanted_ || wanted_(tensor); }
+
   Digest header_digest() const { return header_digest_; }  // of everything before the data
 
  private:
@@ -107,13 +111,14 @@ class SafetensorsFile {
   std::vector<SafetensorsEntry> entries_;
   std::vector<std::uint32_t> by_name_;  // indices into entries_, sorted by name
   Digest header_digest_;
+  TensorFilter wanted_ = nullptr;
   Arena memory_;
   std::span<const std::byte> data_;  // points into memory_, or into the bytes passed to view()
 };
 
-// Throws an Error that names the first tensor (or the header) whose digest does not match. A file
-// without digests is an Error, too.
-void verify_digest(const SafetensorsFile& file);
+// Throws an Error that names the first tensor (or the header) whose digest does not match. Tensors
+// that were not read are not checked. A file without digests is an Error, too.
+void verify_digest(const SafetensorsFile& file, const ProgressOutput& progress = {});
 
 enum class WithDigest { no, yes };
 
@@ -142,7 +147,7 @@ class SafetensorsWriter {
 
   // Atomic: `path` becomes the complete file or is left unchanged.
   void write(FileOps& ops, const std::filesystem::path& path, Existing existing, WithDigest digest,
-             const Inspector& inspect = {}) const;
+             const Inspector& inspect = {}, const ProgressOutput& progress = {}) const;
 
  private:
   struct Item {

@@ -185,7 +185,7 @@ void add_tokenizer(SafetensorsWriter& writer, const ModelFile& model, const Toke
 }  // namespace
 
 void write_model(FileOps& ops, const std::filesystem::path& path, Existing existing, const ModelFile& model,
-                 DType dtype, const Inspector& inspect) {
+                 DType dtype, const Inspector& inspect, const ProgressOutput& progress) {
   const ParamTable table(model.config.model);
   SafetensorsWriter writer;
   writer.set_metadata(std::string(kConfigKey), to_toml(model.config.model));
@@ -198,13 +198,14 @@ void write_model(FileOps& ops, const std::filesystem::path& path, Existing exist
   add_weights(writer, table, model.weights, dtype);
   // Opening the tokenizer verifies that it works and resolves the special ids.
   if (const auto tokenizer = open_tokenizer(model)) add_tokenizer(writer, model, *tokenizer);
-  writer.write(ops, path, existing, WithDigest::yes, inspect);
+  writer.write(ops, path, existing, WithDigest::yes, inspect, progress);
 }
 
 namespace {
 
 ExportReport export_safetensors(FileOps& ops, const ModelFile& model, const ExportRequest& request) {
-  write_model(ops, request.path, request.existing, model, float_dtype(*request.type), request.inspect);
+  write_model(ops, request.path, request.existing, model, float_dtype(*request.type), request.inspect,
+              request.progress);
   return {.architecture = std::string(architecture_of(model.config.model)),
           .type = *request.type,
           .tensors = ParamTable(model.config.model).all().size(),

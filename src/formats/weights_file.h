@@ -83,7 +83,7 @@ void add_state_dict(SafetensorsWriter& writer, const ParamTable& table, std::str
 // `dtype`: f32, bf16 or f16. Throws an Error that names the tensor if a weight is too large for
 // f16.
 void write_model(FileOps& ops, const std::filesystem::path& path, Existing existing, const ModelFile& model,
-                 DType dtype, const Inspector& inspect = {});
+                 DType dtype, const Inspector& inspect = {}, const ProgressOutput& progress = {});
 
 // Metadata keys that record results of a model when it was saved; `thimble qa` checks against them.
 // Checkpoints of a run have them (train/checkpoint.h). A copy for inference keeps them only in f32,

@@ -79,7 +79,7 @@ class Subject {
       : request(request),
         progress(progress),
         interrupt(interrupt),
-        file(open_model(request.model)),
+        file(open_model(request.model, WeightsAs::verified, progress)),
         context_(request.device) {}
 
   const QaRequest& request;

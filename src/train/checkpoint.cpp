@@ -132,7 +132,7 @@ void read_loss_scale(const SafetensorsFile& file, LossScale& scale) {
 
 void write_checkpoint(FileOps& ops, const std::filesystem::path& path, const Config& config,
                       const TrainState& state, const Tokenizer& tokenizer, const TrainedModel& trained,
-                      const CheckpointRecord& record) {
+                      const CheckpointRecord& record, const ProgressOutput& progress) {
   const std::string tokenizer_file = tokenizer.serialized(), train_state = to_json(state);
   const ParamTable& params = trained.model.params();
   SafetensorsWriter writer;
@@ -146,18 +146,20 @@ void write_checkpoint(FileOps& ops, const std::filesystem::path& path, const Con
   for (const auto& [key, value] : record) writer.set_metadata(key, value);
   add_state_dict(writer, params, "",
                  trained.averaging.available() ? trained.averaging.average() : trained.model.weights());
-  if (trained.averaging.on()) add_state_dict(writer, params, kRawPrefix, trained.model.weights());
-  for (const Param& param : params.all())
-    for_states(trained.optimizer, param, [&](const std::string& name, std::span<const float> values) {
-      writer.add(name, DType::f32, param.dims, std::as_bytes(values));
-    });
+  if (state.step > 0) {
+    if (trained.averaging.on()) add_state_dict(writer, params, kRawPrefix, trained.model.weights());
+    for (const Param& param : params.all())
+      for_states(trained.optimizer, param, [&](const std::string& name, std::span<const float> values) {
+        writer.add(name, DType::f32, param.dims, std::as_bytes(values));
+      });
+  }
   const LossScale& scale = trained.optimizer.loss_scale();
   const std::array<float, 2> scale_values = {scale.scale, static_cast<float>(scale.good_steps)};
   if (config.train.dtype == ComputeDType::f16)
     writer.add(std::string(kLossScaleTensor), DType::f32, {2}, std::as_bytes(std::span(scale_values)));
   add_text(writer, kTokenizerTensor, tokenizer_file);
   add_text(writer, kTrainStateTensor, train_state);
-  writer.write(ops, path, Existing::replace, WithDigest::yes);
+  writer.write(ops, path, Existing::replace, WithDigest::yes, {}, progress);
 }
 
 namespace {
@@ -173,8 +175,8 @@ TrainState read_train_state(const SafetensorsFile& file) {
   return state_from_json(text_of(file, kTrainStateTensor), file.name());
 }
 
-CheckpointHead read_checkpoint_head(const SafetensorsFile& file) {
-  verify_digest(file);
+CheckpointHead read_checkpoint_head(const SafetensorsFile& file, const ProgressOutput& progress) {
+  verify_digest(file, progress);
   const std::string* config = file.find_metadata(kConfigKey);
   check(config && file.find(kTrainStateTensor), Hint{"use --init to start a new run from these weights"},
         "{} is not a training checkpoint", file.name());
@@ -191,29 +193,37 @@ void restore_checkpoint(const SafetensorsFile& file, const TrainState& state, co
   };
   if (trained.averaging.on()) {
     read_state_dict(file, params, "", trained.averaging.average(), other);
-    read_state_dict(file, params, kRawPrefix, trained.model.weights(),
-                    [](std::string_view name) { return !name.starts_with(kRawPrefix); });
+    read_state_dict(
+        file, params, state.step > 0 ? kRawPrefix : "", trained.model.weights(),
+        [&](std::string_view name) { return state.step > 0 ? !name.starts_with(kRawPrefix) : other(name); });
     trained.averaging.restore_count(state.averaged);
   } else {
     read_state_dict(file, params, "", trained.model.weights(), other);
   }
   trained.model.weights_changed();
-  for (const Param& param : params.all())
-    for_states(trained.optimizer, param,
-               [&](const std::string& name, std::span<float> values) { file.read_f32(name, values); });
+  if (state.step > 0)  // else it is zero, as in a new optimizer
+    for (const Param& param : params.all())
+      for_states(trained.optimizer, param,
+                 [&](const std::string& name, std::span<float> values) { file.read_f32(name, values); });
   read_loss_scale(file, trained.optimizer.loss_scale());
 }
 
 namespace {
 
-ResumePoint opened(const std::filesystem::path& path) {
-  SafetensorsFile file = SafetensorsFile::open(path);
-  CheckpointHead head = read_checkpoint_head(file);
+bool is_of_head(std::string_view tensor) {
+  return tensor.starts_with(kThimblePrefix);
+}
+
+ResumePoint opened(const std::filesystem::path& path, const ProgressOutput& progress,
+                   SafetensorsFile::TensorFilter wanted = nullptr) {
+  SafetensorsFile file = SafetensorsFile::open(path, wanted, progress);
+  CheckpointHead head = read_checkpoint_head(file, progress);
   return {.file = std::move(file), .head = std::move(head)};
 }
 
 // Skips damaged files. An error of the disk is not skipped: the file may be intact.
-ResumePoint newest_intact(const RunFolder& run) {
+ResumePoint newest_intact(const RunFolder& run, const ProgressOutput& progress,
+                          SafetensorsFile::TensorFilter wanted) {
   const std::vector<std::filesystem::path> files = run.checkpoints_newest_first();
   check(!files.empty(),
         Hint{"if it was stopped before its first checkpoint, start it again with the same command"},
@@ -221,7 +231,7 @@ ResumePoint newest_intact(const RunFolder& run) {
   std::vector<std::string> damaged;
   for (const std::filesystem::path& path : files) {
     try {
-      ResumePoint point = opened(path);
+      ResumePoint point = opened(path, progress, wanted);
       point.damaged = std::move(damaged);
       return point;
     } catch (const FileError&) {
@@ -234,13 +244,12 @@ ResumePoint newest_intact(const RunFolder& run) {
        "{} contains no intact checkpoint: {}", run.path().string(), joined(damaged, "; "));
 }
 
-}  // namespace
-
-ResumePoint open_resume_point(const RunFolder& run, const std::filesystem::path& named, bool force) {
-  if (named.empty()) return newest_intact(run);
-  ResumePoint point = opened(named);
+ResumePoint resume_point(const RunFolder& run, const std::filesystem::path& named, bool force,
+                         const ProgressOutput& progress, SafetensorsFile::TensorFilter wanted) {
+  if (named.empty()) return newest_intact(run, progress, wanted);
+  ResumePoint point = opened(named, progress, wanted);
   if (force) return point;
-  const std::int64_t newest = newest_intact(run).head.state.step;
+  const std::int64_t newest = newest_intact(run, progress, wanted).head.state.step;
   check(newest <= point.head.state.step,
         Hint{fmt::format(
             "continue from the newest with --resume {}, or pass --force to remove those after step {}",
@@ -248,6 +257,17 @@ ResumePoint open_resume_point(const RunFolder& run, const std::filesystem::path&
         "{} is of step {}, but the run has a checkpoint of step {}", named.string(), point.head.state.step,
         newest);
   return point;
+}
+
+}  // namespace
+
+ResumePoint open_resume_point(const RunFolder& run, const std::filesystem::path& named, bool force,
+                              const ProgressOutput& progress) {
+  return resume_point(run, named, force, progress, nullptr);
+}
+
+CheckpointHead read_resume_head(const RunFolder& run, const std::filesystem::path& named, bool force) {
+  return resume_point(run, named, force, {}, is_of_head).head;
 }
 
 std::string resume_command(const std::filesystem::path& run) {
@@ -296,7 +316,8 @@ bool changes_state(const Key& key, const Config& before, const Config& after) {
 
 }  // namespace
 
-std::vector<std::string> check_changes(const Config& before, const Config& after, bool force) {
+std::vector<std::string> check_changes(const Config& before, const Config& after, bool force,
+                                       std::string_view instead) {
   std::vector<std::string> never, forced, all;
   for (const Key& key : all_keys()) {
     const KeyValue from = key.get(before), to = key.get(after);
@@ -308,10 +329,9 @@ std::vector<std::string> check_changes(const Config& before, const Config& after
     else if (!is_free(key))
       forced.push_back(change);
   }
-  check(never.empty(), Hint{"use --init to start a new run from these weights"},
+  check(never.empty(), Hint{fmt::format("use {}", instead)},
         "cannot resume with a different model or optimizer: {}", joined(never, ", "));
-  check(force || forced.empty(),
-        Hint{"use --force to resume anyway, or --init to start a new run from these weights"},
+  check(force || forced.empty(), Hint{fmt::format("use --force to resume anyway, or {}", instead)},
         "the run was started with different settings: {}", joined(forced, ", "));
   return all;
 }
@@ -376,24 +396,23 @@ std::string edited_note(const std::filesystem::path& config_toml, const Config& 
 }
 
 void RunCheckpoints::begin(TrainState& state) {
-  const std::vector<float>& given = run_.request.initial_weights;
+  const auto& given = run_.request.initial_weights;
   Model& model = trained_.model;
-  if (given.empty()) {
-    initialize(model.params(), static_cast<std::uint64_t>(run_.config.train.seed), model.weights());
+  if (given) {
+    given(model.weights());
+    check_finite(model.params(), model.weights());
   } else {
-    check(given.size() == model.weights().size(), "[train] found {} initial weights for {} parameters",
-          given.size(), model.weights().size());
-    check_finite(model.params(), given);
-    std::ranges::copy(given, model.weights().begin());
+    initialize(model.params(), static_cast<std::uint64_t>(run_.config.train.seed), model.weights());
   }
   model.weights_changed();
   trained_.averaging.begin(model.weights());
   state.averaged = trained_.averaging.count();
-  state.began_trained = !given.empty();
+  state.began_trained = static_cast<bool>(given);
 }
 
 void RunCheckpoints::restore(TrainState& state) {
-  const ResumePoint from = open_resume_point(run_.folder, run_.request.checkpoint, run_.request.force);
+  const ResumePoint from =
+      open_resume_point(run_.folder, run_.request.checkpoint, run_.request.force, run_.progress);
   const SafetensorsFile& file = from.file;
   const CheckpointHead& head = from.head;
   for (const std::string& reason : from.damaged)
@@ -401,7 +420,7 @@ void RunCheckpoints::restore(TrainState& state) {
   const std::vector<std::string> changes = check_changes(head.config, run_.config, run_.request.force);
   for (const std::string& change : changes) run_.log.info("{}", change);
   check(head.state.data_digest == state.data_digest,
-        Hint{"pass the same --data and --val-data as before, or use --init to start a new run"},
+        Hint{"resume with the same data as before, or start a new run"},
         "the data differs from the data of the run in {}", run_.folder.path().string());
   refuse_if_complete(head.state);
   restore_checkpoint(file, head.state, trained_);
@@ -459,7 +478,7 @@ void RunCheckpoints::rewind(const TrainState& state) {
   const bool named = !run_.request.checkpoint.empty();
   run_.folder.rewind(resumed_, state.best_step, [&](const std::filesystem::path& path) {
     try {
-      const std::int64_t step = opened(path).head.state.step;
+      const std::int64_t step = opened(path, run_.progress).head.state.step;
       return !named || step <= state.step;
     } catch (const Error&) {
       return false;
@@ -486,8 +505,8 @@ bool RunCheckpoints::save(const TrainState& state, bool best, Validator& validat
       run_.folder.publish(state.step, best, run_.config.train.keep, [&](const std::filesystem::path& path) {
         Config now = run_.config;
         now.state.loop_on = model.loop_on();
-        write_checkpoint(run_.ops, path, now, state, run_.tokenizer(), trained_,
-                         validator.record(state.step));
+        write_checkpoint(run_.ops, path, now, state, run_.tokenizer(), trained_, validator.record(state.step),
+                         run_.progress);
       });
   saved_step_ = state.step;
   return true;

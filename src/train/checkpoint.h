@@ -9,6 +9,9 @@
 //   thimble.train_state    U8: a JSON object, TrainState below
 //   thimble.digest         U8: digests of everything before it (safetensors.h)
 //
+// A checkpoint of step 0 has no optim.raw and no optimizer state: the averages and the raw weights
+// are equal, and the state is zero.
+//
 // Metadata: thimble.config (the resolved config as TOML), thimble.layout (chats), thimble.step,
 // thimble.version, and the reference values that `thimble qa` checks: thimble.golden and
 // thimble.golden_nats (validation.h). If this step was validated, also thimble.val_loss,
@@ -26,6 +29,7 @@
 #include <vector>
 
 #include "base/file_ops.h"
+#include "base/progress.h"
 #include "config/config.h"
 #include "data/read_order.h"
 #include "formats/safetensors.h"
@@ -80,10 +84,10 @@ struct CheckpointHead {
 
 void write_checkpoint(FileOps& ops, const std::filesystem::path& path, const Config& config,
                       const TrainState& state, const Tokenizer& tokenizer, const TrainedModel& trained,
-                      const CheckpointRecord& record = {});
+                      const CheckpointRecord& record = {}, const ProgressOutput& progress = {});
 
 // Verifies all digests; throws Error if the file is truncated or was modified.
-CheckpointHead read_checkpoint_head(const SafetensorsFile& file);
+CheckpointHead read_checkpoint_head(const SafetensorsFile& file, const ProgressOutput& progress = {});
 
 // Only the state, without verifying the file. Needs the content of kTrainStateTensor only.
 TrainState read_train_state(const SafetensorsFile& file);
@@ -99,7 +103,12 @@ struct ResumePoint {
 // Opens `named`, or if it is empty the newest intact checkpoint of the run. Throws Error if there
 // is none. A named checkpoint must be the run's newest intact one unless `force`, because resuming
 // removes those after it.
-ResumePoint open_resume_point(const RunFolder& run, const std::filesystem::path& named, bool force);
+ResumePoint open_resume_point(const RunFolder& run, const std::filesystem::path& named, bool force,
+                              const ProgressOutput& progress = {});
+
+// Only the head of that checkpoint, without reading and verifying its weights. If those turn out to
+// be damaged, open_resume_point() chooses an older checkpoint.
+CheckpointHead read_resume_head(const RunFolder& run, const std::filesystem::path& named, bool force);
 
 // The command that continues a run.
 std::string resume_command(const std::filesystem::path& run);
@@ -111,8 +120,10 @@ std::string resume_command(const std::filesystem::path& run);
 //   never        the model (except dropout) and everything that determines which state is saved:
 //                the update rule of a parameter, whether SWA or EMA is on
 // Throws an Error that lists all forbidden changes. Returns one line per changed setting, such as
-// "lr: 0.01 -> 0.02".
-std::vector<std::string> check_changes(const Config& before, const Config& after, bool force);
+// "lr: 0.01 -> 0.02". `instead` completes the hint "use ...".
+std::vector<std::string> check_changes(
+    const Config& before, const Config& after, bool force,
+    std::string_view instead = "--init to start a new run from these weights");
 
 // Throws Error if the run is complete: all steps made, max_seconds used up, target_val_loss
 // reached, or out of patience.

@@ -39,7 +39,7 @@ void take_model_settings(const ModelFile& from, bool preset_was_named, ConfigBui
         "{} does not match the preset: {}", from.path.string(), listed(problems));
 }
 
-std::vector<float> initial_weights(const ModelFile& from, const ModelConfig& config) {
+void check_fits(const ModelFile& from, const ModelConfig& config) {
   const ParamTable theirs(from.config.model), ours(config);
   std::vector<std::string> problems;
   for (const Param& param : ours.all()) {
@@ -55,12 +55,13 @@ std::vector<float> initial_weights(const ModelFile& from, const ModelConfig& con
       problems.push_back(fmt::format("{} is not part of the new model", param.name));
   check(problems.empty(), Hint{"leave out the settings that change the model's shape"},
         "{} does not fit the new model: {}", from.path.string(), listed(problems));
+}
 
-  std::vector<float> weights(static_cast<std::size_t>(ours.block_size()));
+void copy_weights(const ModelFile& from, const ModelConfig& config, std::span<float> weights) {
+  check_fits(from, config);
+  const ParamTable theirs(from.config.model), ours(config);
   for (const Param& param : ours.all())
-    std::ranges::copy(theirs.find(param.name)->in(std::span(from.weights)),
-                      param.in(std::span(weights)).begin());
-  return weights;
+    std::ranges::copy(theirs.find(param.name)->in(std::span(from.weights)), param.in(weights).begin());
 }
 
 void check_same_tokens(const ModelFile& from, const Tokenizer& tokenizer) {

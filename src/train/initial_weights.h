@@ -2,7 +2,6 @@
 #pragma once
 
 #include <span>
-#include <vector>
 
 #include "config/builder.h"
 #include "formats/model_file.h"
@@ -14,9 +13,12 @@ namespace thimble {
 // its model settings must match; all differences are listed in one Error.
 void take_model_settings(const ModelFile& from, bool preset_was_named, ConfigBuilder& settings);
 
-// Returns the weights in the layout of `config`. One Error lists all tensors that are missing,
-// unexpected or of a different shape.
-std::vector<float> initial_weights(const ModelFile& from, const ModelConfig& config);
+// One Error lists all tensors of `from` that are missing, unexpected or of a different shape. Needs
+// only its config.
+void check_fits(const ModelFile& from, const ModelConfig& config);
+
+// Copies the weights into the layout of `config`.
+void copy_weights(const ModelFile& from, const ModelConfig& config, std::span<float> weights);
 
 // An embedding row belongs to the token it was trained with, so an id that is a text token in both
 // tokenizers must have the same bytes. Special tokens and ids that only one of them has may differ.

@@ -104,7 +104,7 @@ void Reporter::start(const RunContext& run, const BatchLoader& loader, std::int6
   const std::string notice =
       dtype_notice(run.request.config.train.dtype, run.request.device->device(), cpu_features());
   if (!notice.empty()) log_.info("{}", notice);
-  const bool fine_tunes = !run.request.initial_weights.empty();
+  const bool fine_tunes = static_cast<bool>(run.request.initial_weights);
   if (const std::string warning = data_warning(facts); !fine_tunes && !warning.empty())
     log_.warning("{}", warning);
   if (!run.data.val)

@@ -6,8 +6,8 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
-#include <vector>
 
 #include "base/clock.h"
 #include "base/file_ops.h"
@@ -37,9 +37,10 @@ struct TrainRequest {
   // Every rank that trains this model calls train().
   std::shared_ptr<Communicator> ranks = single_rank();
   std::shared_ptr<DeviceCommunicator> gpus = {};  // for ranks that train on GPUs
-  std::vector<float> initial_weights = {};        // in ParamTable layout; empty: from the seed
-  bool resume = false;                            // continue the run in `run`
-  std::filesystem::path checkpoint = {};          // to resume from; empty: the newest intact one
+  // Writes the weights of a new run, in ParamTable layout; empty: from the seed.
+  std::function<void(std::span<float>)> initial_weights = {};
+  bool resume = false;                    // continue the run in `run`
+  std::filesystem::path checkpoint = {};  // to resume from; empty: the newest intact one
   // New run: replace an existing one. Resume: allow changed settings and removing checkpoints after
   // `checkpoint`.
   bool force = false;

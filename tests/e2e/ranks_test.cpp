@@ -130,6 +130,33 @@ TEST_F(Ranks, ARunCanContinueOnAnotherNumberOfRanks) {
   EXPECT_EQ(figures("moved", "step", "step").size(), 20u);
 }
 
+TEST_F(Ranks, DivergenceEndsAllRanksTogether) {
+  const auto diverging = [&](const std::string& run, const std::string& preset) {
+    std::vector<std::string> words = {
+        "train",       "--data", path("text.txt"), "-o",  path(run), "--preset", preset, "--steps", "60",
+        "--val-every", "10",     "--batch-tokens", "256", "--lr",    "100"};
+    for (const char* setting : {"context=16", "layers=2", "dim=32", "heads=2", "kv_heads=1", "warmup_steps=0",
+                                "clip=0", "dtype=f32"})
+      words.insert(words.end(), {"--set", setting});
+    return words;
+  };
+  const auto status = [&](const std::string& run) {
+    return parse_json(folder_.read(run + "/run.json"), "run.json").at("status").as_string();
+  };
+  const RunResult rising = on(2, diverging("rising", "microgpt"));
+  EXPECT_EQ(rising.exit_code, 3) << rising;
+  EXPECT_EQ(status("rising"), "diverged");
+  EXPECT_EQ(count(rising.err, "warning: step "), 1) << rising;
+  EXPECT_EQ(run_binary({.arguments = {"inspect", path("rising"), "--verify"}}).exit_code, 0);
+  EXPECT_EQ(on(1, diverging("alone", "microgpt")).exit_code, 3);
+  EXPECT_EQ(figures("rising", "step", "step"), figures("alone", "step", "step"));
+
+  const RunResult infinite = on(2, diverging("infinite", "llama"));
+  EXPECT_EQ(infinite.exit_code, 3) << infinite;
+  EXPECT_EQ(status("infinite"), "diverged");
+  EXPECT_EQ(count(infinite.err, "not finite"), 1) << infinite;
+}
+
 TEST_F(Ranks, OnlyTheFirstRankPrints) {
   std::vector<std::string> words = tiny("run", {"--json"});
   const RunResult run = on(4, words);

@@ -312,6 +312,30 @@ TEST_F(TrainCommand, OneChatManyTimesIsTrainedOn) {
   EXPECT_NE(trained.err.find("validation: none"), std::string::npos) << trained;
 }
 
+TEST_F(TrainCommand, DataOfAResumedRunAndOfPackMayBePipes) {
+  const std::vector<std::string> steps = {"--steps", "6", "--val-every", "3"};
+  ASSERT_EQ(run(tiny("straight", steps)).exit_code, 0);
+  auto words = tiny("piped", steps);
+  const std::string text = folder_.read(std::filesystem::path(words[2]).filename().string());
+  words[2] = "/dev/stdin";
+  words.insert(words.end(), {"--stop-after", "4"});
+  ASSERT_EQ(run(words, {.input = text}).exit_code, 0);
+  const RunResult other =
+      run({"train", "--resume", path("piped"), "--data", "/dev/stdin"}, {.input = "Other text.\n"});
+  EXPECT_EQ(other.exit_code, 1) << other;
+  const RunResult resumed =
+      run({"train", "--resume", path("piped"), "--data", "/dev/stdin"}, {.input = text});
+  ASSERT_EQ(resumed.exit_code, 0) << resumed;
+  EXPECT_EQ(folder_.read("straight/last.safetensors"), folder_.read("piped/last.safetensors"));
+  for (const char* option : {"--data", "--calibration-data"}) {
+    const RunResult packed =
+        run({"pack", path("piped"), option, "/dev/stdin", "--gptq", "--calibration-tokens", "256",
+             "--allow-loss", "-o", path(std::string(option) + ".thimble")},
+            {.input = text});
+    EXPECT_EQ(packed.exit_code, 0) << packed;
+  }
+}
+
 TEST_F(TrainCommand, EndsWithADiagnosis) {
   const RunResult train = run(tiny("run", {"--steps", "40", "--val-every", "10"}));
   ASSERT_EQ(train.exit_code, 0) << train.err;

@@ -7,6 +7,7 @@
 
 #include "base/error.h"
 #include "eval/small_model.h"
+#include "support/ticking_progress.h"
 
 namespace thimble::eval_data_calibration_test {
 namespace {
@@ -30,6 +31,15 @@ double mean_square(const InputMoments::Moment& moment) {
 class Calibrate : public testing::TestWithParam<DType> {};
 INSTANTIATE_TEST_SUITE_P(DTypes, Calibrate, testing::Values(DType::f32, DType::bf16),
                          [](const auto& info) { return std::string(dtype_name(info.param)); });
+
+TEST(ScoreWindows, ShowsProgress) {
+  const Context context;
+  const auto model = small_model(context, kVocabulary, kContext);
+  const Grid windows = calibration_windows(some_tokens(500), model->config(), 10 * kContext);
+  TickingProgress progress;
+  EXPECT_GT(score_windows(*model, windows, 5 * kContext, progress.output()).tokens, 0);
+  EXPECT_TRUE(progress.shows("scoring")) << progress.lines;
+}
 
 TEST_P(Calibrate, CollectsTheInputsOfEveryMatrix) {
   const Context context;

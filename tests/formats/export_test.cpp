@@ -7,6 +7,7 @@
 #include "formats/small_export.h"
 #include "support/message_of.h"
 #include "support/temp_folder.h"
+#include "support/ticking_progress.h"
 
 namespace thimble {
 namespace {
@@ -148,6 +149,18 @@ TEST(ExportModel, ExportWithAnotherTokenizerIsNotWritten) {
       message_of([&] { export_model(ops, model, none, {.path = folder / "m"}); }),
       "the export does not match source and was not written: only one of the two models has a tokenizer");
   EXPECT_TRUE(folder.files().empty());
+}
+
+TEST(ExportModel, WritingAndReadingBackShowProgress) {
+  const TempFolder folder;
+  PosixFileOps ops;
+  for (const ExportFormat& format : export_formats()) {
+    TickingProgress progress;
+    export_model(ops, small_export("llama"), format.name,
+                 {.path = folder / std::string(format.name), .progress = progress.output()});
+    EXPECT_TRUE(progress.shows("writing")) << format.name << ": " << progress.lines;
+    EXPECT_TRUE(progress.shows("reading")) << format.name << ": " << progress.lines;
+  }
 }
 
 TEST(ExportModel, CtrlCLeavesNothing) {

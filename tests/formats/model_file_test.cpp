@@ -1,6 +1,7 @@
 // Opening models of every kind, and writing them for inference.
 #include "formats/model_file.h"
 
+#include <fstream>
 #include <random>
 
 #include "base/error.h"
@@ -11,6 +12,7 @@
 #include "support/message_of.h"
 #include "support/simulated_disk.h"
 #include "support/temp_folder.h"
+#include "support/ticking_progress.h"
 #include "tensor/tensor.h"
 
 namespace thimble::model_file_test {
@@ -257,7 +259,7 @@ TEST(StateDict, NeedsAConfigAndSupportsAPrefix) {
   EXPECT_TRUE(contains(message, "grad.tok_emb.weight is not part of the model")) << message;
 }
 
-ModelFile open_toy(const std::filesystem::path& path, WeightsAs) {
+ModelFile open_toy(const std::filesystem::path& path, WeightsAs, const ProgressOutput&) {
   ModelFile file;
   file.path = path;
   file.format = "toy";
@@ -268,14 +270,47 @@ bool is_toy(std::string_view first_bytes) {
   return first_bytes.starts_with("TOY!");
 }
 
+// Changes the last byte of a tensor.
+void damage(const fs::path& path, const std::string& tensor) {
+  const SafetensorsFile file = SafetensorsFile::open(path);
+  std::fstream bytes(path, std::ios::binary | std::ios::in | std::ios::out);
+  const auto data = static_cast<std::streamoff>(fs::file_size(path) - file.entries().back().end);
+  bytes.seekp(data + static_cast<std::streamoff>(file.at(tensor).end) - 1);
+  bytes.put('\x55');
+}
+
+TEST(Checkpoint, OnlyItsWeightsAreReadAndVerified) {
+  const TempFolder folder;
+  const ModelFile model = sample_model();
+  const std::string first = ParamTable(model.config.model).all()[0].name;
+  write_checkpoint(folder / "state", model, "5");
+  damage(folder / "state", "optim.m." + first);
+  EXPECT_EQ(open_model(folder / "state").weights, model.weights);
+  EXPECT_THROW(open_model(folder / "state", WeightsAs::verified), Error);
+  write_checkpoint(folder / "weights", model, "5");
+  EXPECT_EQ(open_model(folder / "weights", WeightsAs::verified).weights, model.weights);
+  damage(folder / "weights", first);
+  EXPECT_THROW(open_model(folder / "weights"), Error);
+  EXPECT_THROW(open_model(folder / "weights", WeightsAs::stored), Error);
+}
+
+TEST(Checkpoint, ReadingAndVerifyingShowProgress) {
+  const TempFolder folder;
+  write_checkpoint(folder / "model", sample_model(), "5");
+  TickingProgress progress;
+  open_model(folder / "model", WeightsAs::verified, progress.output());
+  EXPECT_TRUE(progress.shows("reading")) << progress.lines;
+  EXPECT_TRUE(progress.shows("verifying")) << progress.lines;
+}
+
 TEST(ModelKinds, NewKindNeedsOneRow) {
   const TempFolder folder;
   folder.write("model", "TOY!");
   folder.write("model.toy", "");
   std::vector<ModelKind> kinds(model_kinds().begin(), model_kinds().end());
   kinds.push_back({.what = "toy", .is_file = is_toy, .ending = ".toy", .open = open_toy});
-  EXPECT_EQ(open_model(folder / "model", WeightsAs::floats, kinds).format, "toy");
-  EXPECT_EQ(open_model(folder / "model.toy", WeightsAs::floats, kinds).format, "toy");
+  EXPECT_EQ(open_model(folder / "model", WeightsAs::floats, {}, kinds).format, "toy");
+  EXPECT_EQ(open_model(folder / "model.toy", WeightsAs::floats, {}, kinds).format, "toy");
   EXPECT_NE(message_of([&] { open_model(folder / "model"); }), "");
 }
 

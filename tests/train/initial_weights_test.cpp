@@ -26,7 +26,9 @@ TEST_F(Init, TakesSettingsAndWeightsFromTheModel) {
   const Config config = settings.resolve();
   EXPECT_EQ(config.model.layers, 2);
   EXPECT_EQ(config.model.context, 32) << "set by the user";
-  EXPECT_TRUE(std::ranges::equal(initial_weights(model, config.model), model.weights));
+  std::vector<float> weights(model.weights.size());
+  copy_weights(model, config.model, weights);
+  EXPECT_EQ(weights, model.weights);
 }
 
 TEST_F(Init, RejectsAnotherPresetAndListsEverySetting) {
@@ -52,7 +54,7 @@ TEST_F(Init, ListsEveryTensorThatDoesNotFit) {
   other.mlp_hidden = 64;
   other.qk_norm = false;
   try {
-    initial_weights(model, resolved(other));
+    check_fits(model, resolved(other));
     FAIL();
   } catch (const Error& error) {
     const std::string what = error.what();
@@ -84,18 +86,40 @@ TEST_F(Init, ARunStartsFromTheGivenWeights) {
   TrainRequest tuned = request("tuned", {"lr=0", "steps=2"});
   tuned.config.optimizer.lr = 1e-12;
   tuned.config.optimizer.matrix_lr = 1e-12;
-  tuned.initial_weights = initial_weights(model, tuned.config.model);
+  tuned.initial_weights = weights_of(model);
   run(tuned);
   const ModelFile after = open_model(folder_ / "tuned");
   for (std::size_t i = 0; i < after.weights.size(); ++i)
     ASSERT_NEAR(after.weights[i], model.weights[i], 1e-9) << i;
 }
 
+TEST_F(Init, TheCheckpointOfStep0HasNoOptimizerStateAndResumesToTheSameBytes) {
+  const ModelFile model = trained();
+  for (const char* setting : {"patience=0", "ema_decay=0.9", "swa_start=0.9"}) {
+    const auto tuned = [&](const std::string& name) {
+      TrainRequest made = request(name + setting, {"steps=6", setting});
+      made.initial_weights = weights_of(model);
+      return made;
+    };
+    run(tuned("straight"));
+    TrainRequest killed = tuned("killed");
+    killed.clock = []() -> double { throw Error("killed in the first step"); };
+    EXPECT_THROW(run(killed), Error);
+    const std::string name = std::string("killed") + setting;
+    const SafetensorsFile file = SafetensorsFile::open(folder_ / name / "best.safetensors");
+    for (const SafetensorsEntry& entry : file.entries())
+      EXPECT_FALSE(entry.name.starts_with(kOptimizerPrefix)) << entry.name;
+    EXPECT_EQ(open_model(folder_ / name).weights, model.weights);
+    EXPECT_EQ(run(again(tuned("killed"))).status, RunStatus::completed);
+    EXPECT_EQ(last(std::string("straight") + setting), last(name)) << setting;
+  }
+}
+
 TEST_F(Init, Step0IsTheBestIfTrainingMakesTheModelWorse) {
   const ModelFile model = trained();
   TrainRequest tuned = request("tuned", {"steps=6", "val_every=3", "keep=1"});
   tuned.config.optimizer.lr = tuned.config.optimizer.matrix_lr = 10;
-  tuned.initial_weights = initial_weights(model, tuned.config.model);
+  tuned.initial_weights = weights_of(model);
   const TrainResult result = run(tuned);
   EXPECT_EQ(result.best_step, 0);
   EXPECT_LT(result.best_val_loss, result.val_loss);

@@ -54,8 +54,10 @@ TEST_F(Numerics, DivergenceWithoutACheckpointReportsThat) {
 TEST_F(Numerics, InitialWeightsMustBeFinite) {
   TrainRequest bad = request("run");
   const ParamTable table(bad.config.model);
-  bad.initial_weights.assign(static_cast<std::size_t>(table.block_size()), 0.1f);
-  bad.initial_weights[static_cast<std::size_t>(table.all()[1].offset)] = INFINITY;
+  bad.initial_weights = [&](std::span<float> weights) {
+    std::ranges::fill(weights, 0.1f);
+    weights[static_cast<std::size_t>(table.all()[1].offset)] = INFINITY;
+  };
   EXPECT_EQ(
       message_of([&] { run(bad); }),
       fmt::format("the initial weights are not finite: {} contains NaN or infinity", table.all()[1].name));

@@ -85,6 +85,11 @@ class TinyRun : public testing::Test {
     return run(request);
   }
 
+  // For TrainRequest::initial_weights.
+  static std::function<void(std::span<float>)> weights_of(const ModelFile& model) {
+    return [from = model.weights](std::span<float> to) { std::ranges::copy(from, to.begin()); };
+  }
+
   std::string last(const std::string& run) const {
     return read_file(folder_ / run / "last.safetensors", 1 << 26);
   }
