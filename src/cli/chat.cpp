@@ -21,6 +21,7 @@
 #include "data/document.h"
 #include "formats/model_file.h"
 #include "infer/chat_session.h"
+#include "infer/constraint.h"
 
 namespace thimble {
 
@@ -28,17 +29,21 @@ namespace {
 
 // The options that /set changes.
 std::vector<Option> answer_options() {
-  return with_sampling_options(
+  std::vector<Option> options = with_sampling_options(
       {{.name = "max-tokens",
         .value = "N",
         .help = "maximum length of an answer, in tokens",
         .shown_default = "up to the context"},
        {.name = "min-tokens", .value = "N", .initial = "1", .help = "minimum length of an answer, in tokens"},
        {.name = "stop", .value = "TEXT", .help = "end the answer before this text", .repeated = true}});
+  const std::vector<Option> constraints = constraint_options();
+  options.insert(options.end(), constraints.begin(), constraints.end());
+  return options;
 }
 
-Request request_from(const Arguments& arguments) {
+Request request_from(const Arguments& arguments, ConstraintCompiler& compiler) {
   Request request;
+  request.constraint = constraint_from(arguments, compiler);
   request.sampling = sampling_from(arguments);
   request.stop_strings = arguments.list("stop");
   request.max_tokens = arguments.given("max-tokens") ? arguments.integer("max-tokens", {.least = 1})
@@ -75,9 +80,10 @@ class ChatRepl {
 
   // The arguments must outlive the object. `interrupt` has task scope if interactive, else program
   // scope.
-  ChatRepl(ChatSession& session, const Arguments& arguments, LineEditor& lines, Interrupt& interrupt,
-           const Console& console, Style style)
+  ChatRepl(ChatSession& session, const Arguments& arguments, ConstraintCompiler& compiler, LineEditor& lines,
+           Interrupt& interrupt, const Console& console, Style style)
       : session_(session),
+        compiler_(compiler),
         settings_(settings_of(arguments)),
         lines_(lines),
         interrupt_(interrupt),
@@ -114,6 +120,7 @@ class ChatRepl {
   void system(const std::string& text);
 
   ChatSession& session_;
+  ConstraintCompiler& compiler_;
   Settings settings_;
   LineEditor& lines_;
   Interrupt& interrupt_;
@@ -365,8 +372,13 @@ void ChatRepl::set(const std::string& assignment) {
   if (name == "greedy") changed.erase("temperature");
   if (name == "temperature") changed.erase("greedy");
   changed[name] = {std::string(rest)};
+  // One constraint replaces another; "none" removes it.
+  const std::vector<Option> constraints = constraint_options();
+  if (std::ranges::find(constraints, name, &Option::name) != constraints.end())
+    for (const Option& constraint : constraints)
+      if (constraint.name != name || rest == "none") changed.erase(std::string(constraint.name));
   try {
-    session_.change(request_from(parsed(changed)));
+    session_.change(request_from(parsed(changed), compiler_));
   } catch (const UsageError& error) {  // otherwise the chat would end as after a wrong option
     fail(Hint{error.hint()}, "{}", error.what());
   }
@@ -412,8 +424,9 @@ int run_chat(const Arguments& arguments, Console& console) {
   const Context context(device_from(arguments, console.log()));
   Model model = make_model(file, context, dtype_from(arguments, context.device(), console.log()));
   Batcher batcher(model, tokenizer.get());
+  ConstraintCompiler compiler(*tokenizer);
   ChatSession session(batcher, layout,
-                      {.request = request_from(arguments),
+                      {.request = request_from(arguments, compiler),
                        .tidy = arguments.flag("tidy"),
                        .system = arguments.text("system")});
 
@@ -421,7 +434,7 @@ int run_chat(const Arguments& arguments, Console& console) {
   Interrupt interrupt(interactive ? Interrupt::Scope::task : Interrupt::Scope::program);
   if (!interactive) {
     const auto lines = make_plain_lines(false, interrupt);
-    return ChatRepl(session, arguments, *lines, interrupt, console, {}).run();
+    return ChatRepl(session, arguments, compiler, *lines, interrupt, console, {}).run();
   }
   EditorOptions editor{.colour = wants_colour(STDOUT_FILENO)};
   if (const auto folder = state_folder(); !arguments.flag("no-history") && !folder.empty())
@@ -429,7 +442,8 @@ int run_chat(const Arguments& arguments, Console& console) {
   const auto lines = make_line_editor(editor, interrupt);
   console.log().info("{}: {} layout, context of {} tokens; type /help for commands", file.path.string(),
                      layout.text().name, model.config().context);
-  return ChatRepl(session, arguments, *lines, interrupt, console, {.interactive = true, .prompt = "> "})
+  return ChatRepl(session, arguments, compiler, *lines, interrupt, console,
+                  {.interactive = true, .prompt = "> "})
       .run();
 }
 

@@ -17,6 +17,7 @@
 #include "data/text_files.h"
 #include "formats/model_file.h"
 #include "infer/chat_context.h"
+#include "infer/constraint.h"
 #include "infer/generate.h"
 
 namespace thimble {
@@ -167,6 +168,8 @@ void tell_dropped(const std::vector<Sample>& samples, std::int64_t context, cons
 
 int run_generate(const Arguments& arguments, Console& console) {
   if (arguments.given("logprobs") && !console.json()) throw UsageError("--logprobs needs --json");
+  if (arguments.flag("raw-logprobs") && !arguments.given("logprobs"))
+    throw UsageError("--raw-logprobs needs --logprobs");
   std::string prompt = prompt_from(arguments);
   const ModelFile file = open_model(arguments.path("MODEL"), WeightsAs::stored, console.progress());
   const auto tokenizer = open_tokenizer(file);
@@ -174,7 +177,10 @@ int run_generate(const Arguments& arguments, Console& console) {
   const Context context(device_from(arguments, console.log()));
   Model model = make_model(file, context, dtype_from(arguments, context.device(), console.log()));
   const auto layout = chat_layout_of(file, *tokenizer);
-  const Request request = request_from(arguments, *tokenizer, prompt, layout);
+  Request request = request_from(arguments, *tokenizer, prompt, layout);
+  ConstraintCompiler compiler(*tokenizer);
+  request.constraint = constraint_from(arguments, compiler);
+  request.raw_logprobs = arguments.flag("raw-logprobs");
   check_request(request, model.config(), tokenizer.get());  // before anything is printed
   Batcher batcher(model, tokenizer.get(), {.slots = std::min<std::int64_t>(request.samples, kMostSlots)});
 
@@ -212,54 +218,69 @@ int run_generate(const Arguments& arguments, Console& console) {
 
 }  // namespace
 
+namespace {
+
+std::vector<Option> with_constraint_options(std::vector<Option> own) {
+  const std::vector<Option> constraints = constraint_options();
+  own.insert(own.end(), constraints.begin(), constraints.end());
+  return own;
+}
+
+}  // namespace
+
 Command generate_command() {
-  return {.name = "generate",
-          .aliases = {"run"},
-          .summary = "generate text from a prompt",
-          .arguments = {model_argument(),
-                        {.name = "PROMPT",
-                         .help = "text to continue; -: read standard input (default: empty)",
-                         .count = Count::optional}},
-          .options = with_sampling_options(
-              {{.name = "prompt-file",
-                .value = "FILE",
-                .help = "file that contains the prompt; a final newline is removed"},
-               {.name = "samples",
-                .letter = 'n',
-                .value = "N",
-                .initial = "1",
-                .help = "number of samples; sample i, from 0, uses seed + i"},
-               {.name = "max-tokens",
-                .value = "N",
-                .initial = "256",
-                .help = "maximum length of a sample, in tokens"},
-               {.name = "min-tokens",
-                .value = "N",
-                .initial = "0",
-                .help = "minimum length of a sample, in tokens"},
-               {.name = "stop", .value = "TEXT", .help = "end the sample before this text", .repeated = true},
-               {.name = "ignore-eos", .help = "do not stop at the end-of-text token"},
-               {.name = "logit-bias",
-                .value = "ID=F",
-                .help = "add F (-100 to 100) to the logit of token ID",
-                .repeated = true},
-               {.name = "logprobs",
-                .value = "N",
-                .help = "with --json: print log-probabilities of each token and of the N most probable ones"},
-               {.name = "no-display-prompt", .help = "do not print the prompt"},
-               {.name = "stats", .help = "print speed and seed to stderr, or into the JSON"},
-               device_option(),
-               common::dtype(),
-               common::threads(),
-               common::json(),
-               common::quiet()}),
-          .notes =
-              "When the context is full, the oldest tokens are dropped, except bos, until a quarter of it "
-              "is free, and generation continues. A prompt longer than the context loses its beginning in "
-              "the same way. Special tokens other than those that end a text are never generated.",
-          .examples = {"thimble generate runs/book \"Once upon a time\" --max-tokens 100",
-                       "thimble generate runs/book -n 8 --temperature 1 --stop . --json"},
-          .run = run_generate};
+  return {
+      .name = "generate",
+      .aliases = {"run"},
+      .summary = "generate text from a prompt",
+      .arguments = {model_argument(),
+                    {.name = "PROMPT",
+                     .help = "text to continue; -: read standard input (default: empty)",
+                     .count = Count::optional}},
+      .options = with_sampling_options(with_constraint_options(
+          {{.name = "prompt-file",
+            .value = "FILE",
+            .help = "file that contains the prompt; a final newline is removed"},
+           {.name = "samples",
+            .letter = 'n',
+            .value = "N",
+            .initial = "1",
+            .help = "number of samples; sample i, from 0, uses seed + i"},
+           {.name = "max-tokens",
+            .value = "N",
+            .initial = "256",
+            .help = "maximum length of a sample, in tokens"},
+           {.name = "min-tokens",
+            .value = "N",
+            .initial = "0",
+            .help = "minimum length of a sample, in tokens"},
+           {.name = "stop", .value = "TEXT", .help = "end the sample before this text", .repeated = true},
+           {.name = "ignore-eos", .help = "do not stop at the end-of-text token"},
+           {.name = "logit-bias",
+            .value = "ID=F",
+            .help = "add F (-100 to 100) to the logit of token ID",
+            .repeated = true},
+           {.name = "logprobs",
+            .value = "N",
+            .help = "with --json: print log-probabilities of each token and of the N most probable ones"},
+           {.name = "raw-logprobs",
+            .help =
+                "with a constraint: print log-probabilities among all tokens instead of the allowed ones"},
+           {.name = "no-display-prompt", .help = "do not print the prompt"},
+           {.name = "stats", .help = "print speed and seed to stderr, or into the JSON"},
+           device_option(),
+           common::dtype(),
+           common::threads(),
+           common::json(),
+           common::quiet()})),
+      .notes =
+          "When the context is full, the oldest tokens are dropped, except bos, until a quarter of it "
+          "is free, and generation continues. A prompt longer than the context loses its beginning in "
+          "the same way. Special tokens other than those that end a text are never generated.",
+      .examples = {"thimble generate runs/book \"Once upon a time\" --max-tokens 100",
+                   "thimble generate runs/book -n 8 --temperature 1 --stop . --json",
+                   "thimble generate runs/book \"The answer is\" --choice \" yes, no\""},
+      .run = run_generate};
 }
 
 }  // namespace thimble

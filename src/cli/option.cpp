@@ -9,7 +9,9 @@
 #include "base/error.h"
 #include "base/text.h"
 #include "cli/parse.h"
+#include "data/text_files.h"
 #include "formats/model_file.h"
+#include "infer/constraint.h"
 #include "model/model.h"
 #include "ops/cuda_plugin.h"
 
@@ -166,7 +168,8 @@ DType dtype_from(const Arguments& arguments, Device device, const Log& log) {
 
 namespace {
 
-constexpr double kLargest = 1000;  // of values without a natural limit
+constexpr std::uint64_t kLongestConstraint = 1 << 20;  // bytes of a file
+constexpr double kLargest = 1000;                      // of values without a natural limit
 
 float number(const Arguments& arguments, std::string_view name, Range<double> range) {
   return static_cast<float>(arguments.number(name, range));
@@ -235,6 +238,63 @@ SamplingOptions sampling_from(const Arguments& arguments) {
                  : options.temperature > 0 ? random_seed()
                                            : 0;
   return options;
+}
+
+std::vector<Option> constraint_options() {
+  return {{.name = "json-schema",
+           .value = "FILE",
+           .help = "generate JSON that is valid against this JSON Schema",
+           .group = "constraints"},
+          {.name = "grammar",
+           .value = "FILE",
+           .help = "generate text of this grammar, in the notation of llama.cpp (GBNF)",
+           .group = "constraints"},
+          {.name = "regex",
+           .value = "RE",
+           .help = "generate text that this regular expression matches completely",
+           .group = "constraints"},
+          {.name = "choice",
+           .value = "A,B",
+           .help = "generate one of these texts, separated by commas",
+           .group = "constraints"}};
+}
+
+std::shared_ptr<Constraint> constraint_from(const Arguments& arguments, ConstraintCompiler& compiler) {
+  std::vector<std::string> given;
+  for (const Option& option : constraint_options())
+    if (arguments.given(option.name)) given.push_back(fmt::format("--{}", option.name));
+  if (given.empty()) return nullptr;
+  if (given.size() > 1)
+    throw UsageError(fmt::format("expected one of {}, found both", joined(given, " and ")));
+  const auto compile_file = [&](std::string_view option, ConstraintKind kind) {
+    const std::string path = arguments.text(option);
+    std::string text = read_text_file(path, kLongestConstraint);
+    if (text.starts_with(kByteOrderMark)) text.erase(0, kByteOrderMark.size());
+    try {
+      return compiler.compile({.kind = kind, .text = std::move(text)});
+    } catch (const Error& error) {
+      fail(Hint{error.hint()}, "{}: {}", path, error.what());
+    }
+  };
+  if (arguments.given("json-schema")) return compile_file("json-schema", ConstraintKind::json_schema);
+  if (arguments.given("grammar")) return compile_file("grammar", ConstraintKind::gbnf);
+  const auto compile = [&](const ConstraintSource& source) {
+    try {
+      return compiler.compile(source);
+    } catch (const Error& error) {
+      throw UsageError(fmt::format("{}: {}", given[0], error.what()), Hint{error.hint()});
+    }
+  };
+  if (arguments.given("regex"))
+    return compile({.kind = ConstraintKind::regex, .text = arguments.text("regex")});
+  ConstraintSource choices{.kind = ConstraintKind::choice};
+  const std::string list = arguments.text("choice");
+  for (std::size_t begin = 0; begin <= list.size();) {
+    const std::size_t end = std::min(list.find(',', begin), list.size());
+    choices.choices.push_back(list.substr(begin, end - begin));
+    begin = end + 1;
+  }
+  return compile(choices);
 }
 
 std::int64_t min_tokens_from(const Arguments& arguments) {

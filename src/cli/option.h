@@ -28,6 +28,8 @@ namespace thimble {
 
 class Arguments;
 class Console;
+class Constraint;
+class ConstraintCompiler;
 
 // An option without a value name and without choices is a flag.
 struct Option {
@@ -130,6 +132,11 @@ DType dtype_from(const Arguments& arguments, Device device, const Log& log);
 std::vector<Option> with_sampling_options(std::vector<Option> own);
 
 SamplingOptions sampling_from(const Arguments& arguments);
+
+// --json-schema, --grammar, --regex and --choice, of which at most one may be given.
+std::vector<Option> constraint_options();
+// nullptr if none is given. An error names the file.
+std::shared_ptr<Constraint> constraint_from(const Arguments& arguments, ConstraintCompiler& compiler);
 
 // --min-tokens, which must not exceed --max-tokens.
 std::int64_t min_tokens_from(const Arguments& arguments);

@@ -13,6 +13,7 @@ namespace thimble {
 
 namespace {
 
+// The logits must contain a finite one; others may be -infinity.
 double log_sum_exp(std::span<const float> logits) {
   const float largest = *std::ranges::max_element(logits);
   double sum = 0;
@@ -30,8 +31,9 @@ void check_finite(std::span<const float> logits) {
         "the model's output is not finite");
 }
 
-TokenScore score_token(std::span<const float> logits, TokenId id, int top, std::int64_t allowed) {
-  check_finite(logits);
+namespace {
+
+TokenScore score_checked(std::span<const float> logits, TokenId id, int top, std::int64_t allowed) {
   const double total = log_sum_exp(logits);
   const auto logprob = [&](TokenId of) {
     return static_cast<float>(static_cast<double>(logits[static_cast<std::size_t>(of)]) - total);
@@ -45,8 +47,23 @@ TokenScore score_token(std::span<const float> logits, TokenId id, int top, std::
     const float la = logits[static_cast<std::size_t>(a)], lb = logits[static_cast<std::size_t>(b)];
     return la != lb ? la > lb : a < b;
   });
-  for (const TokenId likely : std::span(ids).first(count)) score.top.emplace_back(likely, logprob(likely));
+  for (const TokenId likely : std::span(ids).first(count))
+    if (std::isfinite(logits[static_cast<std::size_t>(likely)]))
+      score.top.emplace_back(likely, logprob(likely));
   return score;
+}
+
+}  // namespace
+
+TokenScore score_token(std::span<const float> logits, TokenId id, int top, std::int64_t allowed) {
+  check_finite(logits);
+  return score_checked(logits, id, top, allowed);
+}
+
+TokenScore score_token(std::span<const float> logits, TokenId id, int top, const AllowedTokens& allowed) {
+  std::vector<float> kept(logits.begin(), logits.end());
+  allowed.keep(kept);
+  return score_checked(kept, id, top, std::ssize(kept));
 }
 
 namespace {

@@ -17,8 +17,10 @@
 
 namespace thimble {
 
+class Constraint;
+
 // Natural log-probabilities of a token: log-softmax of the raw logits over the full vocabulary,
-// before temperature, penalties and filters.
+// before temperature, penalties and filters. Under a constraint: over the tokens that it allows.
 struct TokenScore {
   TokenId id = -1;
   // Set only if log-probabilities were requested. NaN for the first token of a prompt, which has no
@@ -30,6 +32,8 @@ struct TokenScore {
 // `top`: number of most likely ids to return, among ids below `allowed`. Throws if a logit is not
 // finite.
 TokenScore score_token(std::span<const float> logits, TokenId id, int top, std::int64_t allowed);
+// As if the logits of all other ids were -infinity.
+TokenScore score_token(std::span<const float> logits, TokenId id, int top, const AllowedTokens& allowed);
 
 // Throws if a logit is not finite.
 void check_finite(std::span<const float> logits);
@@ -53,6 +57,10 @@ struct Request {
   // Also return log-probabilities of the prompt's tokens; `logprobs` gives the number of
   // alternatives.
   bool score_prompt = false;
+  // The generated text belongs to this grammar, unless it ends early (length, stop string). Stop
+  // ids are possible where it is complete, and the sample ends where nothing can follow.
+  std::shared_ptr<Constraint> constraint = nullptr;
+  bool raw_logprobs = false;  // log-probabilities as without the constraint
   // The first generated token begins a new text (prompt is bos alone, or a chat), so SentencePiece
   // drops the space before the first word.
   bool starts_text = false;

@@ -7,6 +7,7 @@
 
 #include "base/error.h"
 #include "base/rng.h"
+#include "infer/constraint.h"
 #include "infer/request.h"
 
 namespace thimble {
@@ -76,7 +77,25 @@ Sampler::Sampler(SamplingOptions options, std::int64_t allowed, std::span<const 
       allowed_(static_cast<std::size_t>(allowed)),
       history_(prompt.begin(), prompt.end()) {}
 
-TokenId Sampler::sample(std::span<const float> logits, std::span<const TokenId> banned) {
+void AllowedTokens::keep(std::span<float> logits) const {
+  std::vector<std::pair<std::size_t, float>> kept;
+  for (const TokenId id : ends) {
+    const auto at = static_cast<std::size_t>(id);
+    if (at < logits.size()) kept.emplace_back(at, logits[at]);
+  }
+  const std::span<const std::uint64_t> words = mask.words();
+  for (std::size_t begin = 0; begin < logits.size(); begin += 64) {
+    const std::uint64_t word = begin / 64 < words.size() ? words[begin / 64] : 0;
+    const std::size_t count = std::min<std::size_t>(64, logits.size() - begin);
+    if (word == ~std::uint64_t{0}) continue;
+    for (std::size_t i = 0; i < count; ++i)
+      if ((word >> i & 1) == 0) logits[begin + i] = kRemoved;
+  }
+  for (const auto& [at, logit] : kept) logits[at] = logit;
+}
+
+TokenId Sampler::sample(std::span<const float> logits, std::span<const TokenId> banned,
+                        const AllowedTokens* allowed) {
   logits = logits.first(std::min(logits.size(), allowed_));
   check_finite(logits);
   logits_.assign(logits.begin(), logits.end());
@@ -85,7 +104,13 @@ TokenId Sampler::sample(std::span<const float> logits, std::span<const TokenId> 
     for (const TokenId id : out)
       if (static_cast<std::size_t>(id) < logits_.size()) logits_[static_cast<std::size_t>(id)] = kRemoved;
 
+  if (allowed) allowed->keep(logits_);
+
   const auto best = std::ranges::max_element(logits_);
+  if (allowed)
+    check(*best > kRemoved,
+          Hint{"the tokenizer cannot spell what the constraint requires, or ids are suppressed"},
+          "the constraint allows no token");
   check(best != logits_.end() && *best > kRemoved, Hint{"suppress fewer ids"}, "every token is suppressed");
   const TokenId id = options_.temperature == 0 ? static_cast<TokenId>(best - logits_.begin()) : draw(*best);
   ++drawn_;

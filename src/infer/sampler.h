@@ -7,7 +7,8 @@
 //                   `repeat_last_n` tokens, prompt included
 //   3. frequency,   l[i] -= frequency * n[i] + presence * (n[i] > 0)
 //      presence     n[i]: count of i among the generated tokens, prompt excluded
-//   4. remove ids beyond the tokenizer, suppressed ids, and ids the caller bans for this position
+//   4. remove ids beyond the tokenizer, suppressed ids, ids the caller bans for this position, and
+//      ids that a constraint does not allow
 //   5. temperature  0: return the id with the largest l;  else p = softmax(l / temperature)
 //   6. top-k        keep the k largest
 //   7. top-p        keep the fewest largest whose sum reaches top_p of the mass that top-k kept
@@ -32,6 +33,8 @@
 
 namespace thimble {
 
+class TokenMask;
+
 struct SamplingOptions {
   float temperature = 0.8f;         // 0: greedy
   std::int64_t top_k = 0;           // 0: all
@@ -55,14 +58,24 @@ void check_sampling(const SamplingOptions& options, std::int64_t vocab_size);
 // Checks the range of one of its numbers, such as "temperature", in the same way.
 void check_sampling_value(std::string_view name, double value);
 
+// The ids that a constraint allows at one position: those of `mask`, and `ends`.
+struct AllowedTokens {
+  const TokenMask& mask;
+  std::span<const TokenId> ends = {};
+
+  void keep(std::span<float> logits) const;  // sets all other logits to -infinity
+};
+
 class Sampler {
  public:
   // Only ids below `allowed` are sampled: embedding rows beyond the tokenizer have no meaning.
   Sampler(SamplingOptions options, std::int64_t allowed, std::span<const TokenId> prompt = {});
 
   // Returns the next token and counts it as generated. `banned` ids are excluded for this position
-  // only. Throws if a logit is not finite or if no id is allowed.
-  TokenId sample(std::span<const float> logits, std::span<const TokenId> banned = {});
+  // only; `allowed`, if not null, are the only ids. Throws if a logit is not finite or if no id is
+  // left.
+  TokenId sample(std::span<const float> logits, std::span<const TokenId> banned = {},
+                 const AllowedTokens* allowed = nullptr);
 
  private:
   struct Candidate {

@@ -66,6 +66,7 @@ Sequence::Sequence(RequestId id, int sample, std::shared_ptr<const Request> requ
     decoder_.emplace(*tokenizer, request_->starts_text);
     bos_ = tokenizer->special().bos;
   }
+  if (request_->constraint) state_ = request_->constraint->start();
   usage_.prompt_tokens = prompt_size_ = size();
   if (size() > config_.context) slide();
 }
@@ -112,16 +113,30 @@ void Sequence::read_prompt(Event& event) {
 void Sequence::choose(std::span<const float> logits, Event& event) {
   const std::vector<TokenId>& ends = request_->stop_ids;
   const bool too_early = usage_.generated_tokens < request_->min_tokens;
-  const TokenId next = sampler_.sample(logits, too_early ? std::span(ends) : std::span<const TokenId>());
+  const std::span<const TokenId> banned = too_early ? std::span(ends) : std::span<const TokenId>();
+  Constraint* const constraint = request_->constraint.get();
+  const bool first = request_->starts_text && usage_.generated_tokens == 0;
+  std::shared_ptr<const TokenMask> mask;
+  std::optional<AllowedTokens> allowed;
+  if (constraint) {
+    mask = constraint->mask(state_, first);
+    allowed.emplace(
+        AllowedTokens{*mask, constraint->accepts(state_) ? std::span(ends) : std::span<const TokenId>()});
+  }
+  const TokenId next = sampler_.sample(logits, banned, allowed ? &*allowed : nullptr);
   ++usage_.generated_tokens;
   if (std::ranges::find(ends, next) != ends.end()) return end(FinishReason::stop, event);
 
-  const bool scored = request_->logprobs != kNoLogprobs;
-  pending_.push_back(
-      {scored ? score_token(logits, next, request_->logprobs, allowed_) : TokenScore{next}, text_bytes_});
+  TokenScore score{next};
+  if (request_->logprobs != kNoLogprobs)
+    score = allowed && !request_->raw_logprobs ? score_token(logits, next, request_->logprobs, *allowed)
+                                               : score_token(logits, next, request_->logprobs, allowed_);
+  pending_.push_back({std::move(score), text_bytes_});
   tokens_.push_back(next);
   if (decoder_) add_text(decoder_->push(next), event);
+  if (constraint) state_ = constraint->advance(state_, next, first);
   if (stop_strings_.stopped_by()) return end(FinishReason::stop, event);
+  if (constraint && state_ == kEpsilon) return end(FinishReason::stop, event);  // nothing can follow
   // The last token may exceed the context by one because it is never fed to the model.
   const bool full = size() > config_.context;
   if (usage_.generated_tokens >= request_->max_tokens || (full && !request_->slides))

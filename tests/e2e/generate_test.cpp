@@ -232,6 +232,36 @@ TEST_F(GenerateCommand, CtrlCPrintsPartialSamplesAndExitsWith130) {
   EXPECT_GT(made, 0u);
 }
 
+TEST_F(GenerateCommand, ConstraintsAreReadFromFilesAndOptions) {
+  folder_->write("schema.json",
+                 R"({"type": "object", "properties": {"name": {"type": "string", "maxLength": 5},
+      "age": {"type": "integer", "minimum": 0, "maximum": 99}}, "required": ["name", "age"],
+      "additionalProperties": false})");
+  const Json person = parse_json(generate({"--json-schema", path("schema.json")}).out, "answer");
+  EXPECT_EQ(person.size(), 2u);
+  EXPECT_LE(person.at("age").as_int(), 99);
+  folder_->write("grammar.gbnf", "root ::= \"on\" \"e\"+ | \"off\"\n");
+  EXPECT_TRUE(generate({"--grammar", path("grammar.gbnf")}).out.starts_with("o"));
+  EXPECT_EQ(generate({"--regex", "[0-9]{7}"}).out.size(), 8u) << "and a newline";
+  const std::string choice = generate({"so: ", "--choice", "yes,no", "--no-display-prompt"}).out;
+  EXPECT_TRUE(choice == "yes\n" || choice == "no\n") << choice;
+
+  const Json scored = generate_json({"--regex", "a", "--logprobs", "3"}).at("samples").as_array()[0];
+  EXPECT_EQ(scored.at("logprobs").as_array()[0].at("logprob").as_double(), 0) << "the only allowed token";
+  const Json raw =
+      generate_json({"--regex", "a", "--logprobs", "3", "--raw-logprobs"}).at("samples").as_array()[0];
+  EXPECT_LT(raw.at("logprobs").as_array()[0].at("logprob").as_double(), 0);
+  EXPECT_EQ(raw.at("finish_reason").as_string(), "stop");
+
+  folder_->write("not.json", R"({"not": {}})");
+  const RunResult refused = generate({"--json-schema", path("not.json")});
+  EXPECT_EQ(refused.exit_code, 1);
+  EXPECT_NE(refused.err.find("not.json: schema #: the keyword 'not'"), std::string::npos) << refused;
+  EXPECT_EQ(generate({"--regex", "("}).exit_code, 2);
+  EXPECT_EQ(generate({"--regex", "a", "--choice", "b"}).exit_code, 2);
+  EXPECT_EQ(generate({"--raw-logprobs"}).exit_code, 2);
+}
+
 TEST_F(GenerateCommand, ReportsErrors) {
   const std::vector<std::pair<std::vector<std::string>, std::string>> cases = {
       {{"x", "--logprobs", "2"}, "--logprobs needs --json"},
