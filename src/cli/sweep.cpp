@@ -258,15 +258,18 @@ void check_folder(const fs::path& folder) {
 
 std::string plan_text(const SweepPlan& plan, const std::vector<VariantCost>& costs,
                       const Parallel& parallel) {
-  Table table({"variant", "parameters", "steps", "memory", "settings"});
-  for (std::size_t v = 0; v < plan.variants.size(); ++v)
-    table.row({plan.variants[v].name, with_commas(costs[v].parameters),
+  Table table({"variant", "parameters", "steps", "memory", "settings", "note"});
+  for (std::size_t v = 0; v < plan.variants.size(); ++v) {
+    const SweepVariant& variant = plan.variants[v];
+    table.row({variant.name, with_commas(costs[v].parameters),
                costs[v].steps > 0 ? with_commas(costs[v].steps) : "-",
-               in_bytes(static_cast<double>(costs[v].memory_bytes)), plan.variants[v].changes_text()});
+               in_bytes(static_cast<double>(costs[v].memory_bytes)), variant.changes_text(), variant.note});
+  }
+  const std::size_t runs = plan.variants.size() * plan.seeds.size();
   return table.text(page_width(0)) +
-         fmt::format("{} variants, {} seeds: {} runs, {} side by side with {} threads each on {}\n",
-                     plan.variants.size(), plan.seeds.size(), plan.variants.size() * plan.seeds.size(),
-                     parallel.jobs, parallel.threads, costs.front().device);
+         fmt::format("{} variants x {} seeds = {} runs on {}, {} side by side, threads of each: {}\n",
+                     plan.variants.size(), plan.seeds.size(), runs, costs.front().device, parallel.jobs,
+                     parallel.threads);
 }
 
 Json plan_json(const SweepPlan& plan, const std::vector<VariantCost>& costs, const Parallel& parallel) {
@@ -317,7 +320,7 @@ int train_missing(const SweepPlan& plan, const std::string& text, const std::vec
   for (const PlannedRun& planned : missing)
     runs.push_back(sweep_run(plan, planned, costs[planned.variant], data.of(plan.variants[planned.variant])));
   const std::size_t all = plan.variants.size() * plan.seeds.size();
-  console.log().info("{} of {} runs are left, {} side by side with {} threads each", runs.size(), all,
+  console.log().info("{} of {} runs are left, {} side by side, threads of each: {}", runs.size(), all,
                      parallel.jobs, parallel.threads);
   const SweepCounts counts = run_sweep(runs,
                                        {.folder = folder,
@@ -350,6 +353,7 @@ int run_sweep_command(const Arguments& arguments, Console& console) {
   if (!arguments.flag("dry-run") && !arguments.given("output"))
     throw UsageError("-o is missing",
                      Hint{"name the folder of the sweep: thimble sweep FILE.toml -o FOLDER"});
+  if (arguments.given("jobs")) arguments.integer("jobs", {.least = 1, .most = kMostJobs});
   if (arguments.given("output")) check_folder(arguments.path("output"));
   const std::vector<VariantCost> costs = costs_of(plan, arguments.text("device"), console, interrupt);
   if (arguments.flag("dry-run")) {

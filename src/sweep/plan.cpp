@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <functional>
 
 #include "base/error.h"
 #include "base/text.h"
@@ -111,6 +112,15 @@ std::string name_of(const Settings& changes) {
   return name;
 }
 
+// For what the command line changes: the exit code of the command is then that of a usage error.
+void as_usage(const std::function<void()>& action) {
+  try {
+    action();
+  } catch (const Error& error) {
+    throw UsageError(error.what(), Hint{error.hint()}, error.where());
+  }
+}
+
 class SweepReader {
  public:
   SweepReader(std::string_view toml, std::string_view name, const SweepChanges& changes)
@@ -166,7 +176,8 @@ class SweepReader {
     if (entry.key == "seeds") {
       for (const KeyValue& value : entry.values) {
         const auto* seed = std::get_if<std::int64_t>(&value);
-        check(seed && *seed >= 0, "{}seeds expects integers that are not negative, found {}", at,
+        check(seed && *seed >= 0 && static_cast<double>(*seed) <= find_key("seed")->most,
+              "{}seeds expects whole numbers from 0 to {:.0f}, found {}", at, find_key("seed")->most,
               value_text(value));
         check(std::ranges::count(plan_.seeds, *seed) == 0, "{}seed {} occurs twice", at, *seed);
         plan_.seeds.push_back(*seed);
@@ -215,7 +226,9 @@ class SweepReader {
       check_name(name, where(section.line));
     }
     Settings given;
-    for (const std::string& assignment : changes_.base) given.push_back(from_command_line(assignment));
+    as_usage([&] {
+      for (const std::string& assignment : changes_.base) given.push_back(from_command_line(assignment));
+    });
     base_ = layered(base_, given);
     add(name, note, {}, fmt::format("{}: ", name_));
   }
@@ -334,6 +347,14 @@ class SweepReader {
 
   void keep_chosen() {
     if (changes_.variants.empty()) return;
+    as_usage([&] { check_chosen(); });
+    const std::string base = plan_.variants.front().name;
+    std::erase_if(plan_.variants, [&](const SweepVariant& variant) {
+      return variant.name != base && std::ranges::count(changes_.variants, variant.name) == 0;
+    });
+  }
+
+  void check_chosen() const {
     std::vector<std::string_view> names;
     for (const SweepVariant& variant : plan_.variants) names.push_back(variant.name);
     for (const std::string& chosen : changes_.variants) {
@@ -342,10 +363,6 @@ class SweepReader {
       fail(best.empty() ? Hint{} : Hint{fmt::format("did you mean {}?", best)}, "{} has no variant '{}'",
            name_, chosen.substr(0, kShown));
     }
-    const SweepVariant base = plan_.variants.front();
-    std::erase_if(plan_.variants, [&](const SweepVariant& variant) {
-      return variant.name != base.name && std::ranges::count(changes_.variants, variant.name) == 0;
-    });
   }
 
   std::vector<TomlSection> sections_;

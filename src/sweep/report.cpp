@@ -289,8 +289,8 @@ std::string p_text(const std::optional<double>& p) {
 }
 
 std::string verdict_text(const VariantSummary& variant) {
-  if (variant.verdict != Verdict::incomplete) return std::string(name_of(variant.verdict));
   std::vector<std::string> parts;
+  if (variant.verdict != Verdict::incomplete) parts.emplace_back(name_of(variant.verdict));
   if (variant.diverged > 0) parts.push_back(fmt::format("{} diverged", variant.diverged));
   if (variant.failed > 0) parts.push_back(fmt::format("{} failed", variant.failed));
   return joined(parts, ", ");

@@ -131,6 +131,15 @@ Json json_in(const fs::path& path) {
   return parse_json(read_file(path, kMaxOutputBytes), path.string());
 }
 
+// The validation of the best checkpoint. The loss of an untrained model is never the best, even if
+// training only made it worse.
+const ValidationPoint* best_of(const RunData& data) {
+  const ValidationPoint* best = nullptr;
+  for (const ValidationPoint& point : data.validations)
+    if (point.best) best = &point;
+  return best || data.validations.empty() ? best : &data.validations.back();
+}
+
 // One run of the sweep while it is worked on: trained, then scored, then packed.
 class ActiveRun {
  public:
@@ -276,7 +285,7 @@ class ActiveRun {
         finished && !data.validations.empty() ? &data.validations.back() : nullptr;
     line.set("val_bpb", last ? number(last->bits_per_byte) : Json())
         .set("val_loss", last ? number(last->loss) : Json());
-    const ValidationPoint* const best = data.best_validation();
+    const ValidationPoint* const best = best_of(data);
     line.set("best_bpb", best ? number(best->bits_per_byte) : Json())
         .set("best_loss", best ? number(best->loss) : Json());
     line.set("best_step", best ? Json(best->step) : Json());

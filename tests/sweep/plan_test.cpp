@@ -119,7 +119,7 @@ TEST(SweepPlan, ContradictionsAreRefusedWithTheirLine) {
   EXPECT_EQ(message("[one]\nlr = [1]\n[one]\n"), "s.toml:3: section [one] occurs twice, first on line 1");
   EXPECT_EQ(message("[sweep]\nseeds = [1, 1]\n"), "s.toml:2: seed 1 occurs twice");
   EXPECT_EQ(message("[sweep]\nseeds = [1.5]\n"),
-            "s.toml:2: seeds expects integers that are not negative, found 1.5");
+            "s.toml:2: seeds expects whole numbers from 0 to 9007199254740991, found 1.5");
   EXPECT_EQ(message("[variant.a]\nlr = 0.5\n[variant.b]\nlr = 0.50\n"),
             "s.toml:3: variants a and b have the same settings");
   EXPECT_EQ(message("[variant.a/b]\nlr = 0.5\n"),
