@@ -154,10 +154,11 @@ struct Loaded {
 // `path` is the name of one file: no pattern, no weight suffix.
 Loaded load_conversation(const std::string& path) {
   const DataSource source{.name = path, .files = {path}};
-  RecordReader reader(source, DocumentSplit::line, true);
+  const ReadOptions options{.kind = DataKind::chat};
+  RecordReader reader(source, options);
   auto record = reader.next();
   check(record.has_value(), "{} is empty", path);
-  Document document = read_document(*record, {.kind = DataKind::chat});
+  Document document = read_document(*record, options);
   if (!document.problem.empty()) fail(Hint{document.hint}, "{}", document.problem);
   check(!document.turns.empty(), "{} does not start with a conversation that contains an answer", path);
   return {std::move(document.turns), reader.next().has_value()};

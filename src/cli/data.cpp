@@ -61,7 +61,9 @@ BuildRequest request_from(const Arguments& arguments, std::deque<SpooledInput>& 
   request.read = {.kind = arguments.flag("chat") ? DataKind::chat : DataKind::text,
                   .split = documents_from(arguments),
                   .text_field = arguments.text("text-field"),
-                  .strip_markdown = arguments.flag("strip-markdown")};
+                  .strip_markdown = arguments.flag("strip-markdown"),
+                  .assistant = arguments.text("assistant")};
+  if (arguments.given("assistant") && !arguments.flag("chat")) throw UsageError("--assistant needs --chat");
   const bool limited = arguments.given("context") || arguments.flag("skip-long");
   if (limited && !arguments.flag("chat")) throw UsageError("--context and --skip-long need --chat");
   if (arguments.flag("skip-long") && !arguments.given("context"))
@@ -148,12 +150,11 @@ Command data_build_command() {
   return {
       .name = "data build",
       .summary = "build tokenized shards from texts or chats",
-      .arguments =
-          {{.name = "INPUTS",
-            .help =
-                "files (.txt, .jsonl, .json, also .zst and .gz), folders and glob patterns; FILE:2.5 gives "
-                "a file a weight",
-            .count = Count::many}},
+      .arguments = {{.name = "INPUTS",
+                     .help = "files (text, .jsonl, .json, .csv, .tsv, .parquet, .md, .html, exports of "
+                             "messengers), folders "
+                             "and glob patterns; FILE:2.5 gives a file a weight",
+                     .count = Count::many}},
       .options =
           {{.name = "output", .letter = 'o', .value = "DIR", .help = "folder to write", .required = true},
            {.name = "tokenizer",
@@ -166,11 +167,9 @@ Command data_build_command() {
             .initial = "data",
             .help = "prefix of shard files: NAME_train_000000.bin"},
            documents_option(),
-           {.name = "text-field",
-            .value = "KEY",
-            .initial = "text",
-            .help = "key of the text in .jsonl and .json files"},
-           {.name = "chat", .help = "read the inputs as conversations: one per line, or a JSON array"},
+           text_field_option(),
+           {.name = "chat", .help = "read the inputs as conversations"},
+           assistant_option(),
            {.name = "val-fraction",
             .value = "F",
             .initial = std::string(kDefaultFraction),
@@ -259,6 +258,7 @@ void add_facts(const DataDescription& data, Table& facts) {
   for (const auto& [name, value] : counts)
     if (value > 0) facts.row({std::string(name), with_commas(static_cast<long long>(value))});
   if (!data.first_problem.empty()) facts.row({"first problem", data.first_problem});
+  if (!data.assistant.empty()) facts.row({"assistant", data.assistant});
 }
 
 std::string as_text(const DataDescription& data) {
@@ -272,6 +272,7 @@ std::string as_text(const DataDescription& data) {
                 with_commas(static_cast<long long>(split.shards))});
   }
   std::string text = facts.text(page_width(0)) + "\n" + splits.text(page_width(0));
+  if (!data.inputs.empty()) text += "\n" + data.inputs;
   if (!data.first_document.empty()) text += "\nfirst document\n" + data.first_document + "\n";
   return text;
 }
@@ -292,6 +293,8 @@ int run_data_info(const Arguments& arguments, Console& console) {
   if (arguments.given("tokenizer")) options.tokenizer = load_tokenizer(arguments.path("tokenizer"));
   options.read.split = documents_from(arguments);
   options.read.text_field = arguments.text("text-field");
+  options.read.assistant = arguments.text("assistant");
+  if (arguments.flag("chat")) options.read.kind = DataKind::chat;
   const SpooledInput input(arguments.text("X"), &interrupt);
   if (arguments.flag("verify")) verify(input.name(), console, interrupt);
   const DataDescription data = describe_data(input.name(), options, console.progress(), &interrupt);
@@ -316,10 +319,9 @@ Command data_info_command() {
                    .help =
                        "tokenizer to count the tokens of a text, or to decode a shard without a manifest"},
                   documents_option(),
-                  {.name = "text-field",
-                   .value = "KEY",
-                   .initial = "text",
-                   .help = "key of the text in .jsonl and .json files"},
+                  text_field_option(),
+                  {.name = "chat", .help = "describe only the chats of a folder that also contains text"},
+                  assistant_option(),
                   {.name = "verify", .help = "read every shard and compare its digest with the manifest"},
                   common::threads(),
                   common::json(),

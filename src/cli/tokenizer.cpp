@@ -13,6 +13,7 @@
 #include "cli/console.h"
 #include "cli/option.h"
 #include "cli/parse.h"
+#include "cli/train_inputs.h"
 #include "data/document.h"
 #include "data/encode.h"
 #include "data/records.h"
@@ -78,6 +79,15 @@ std::unique_ptr<Tokenizer> trained(const Arguments& arguments, TextStream& sourc
   return make_bpe_tokenizer(train_bpe(source, options, console.progress(), &interrupt).spec);
 }
 
+// Reports files of a folder that are not read.
+std::vector<fs::path> files_of(const std::string& input, const Arguments& arguments, const Console& console) {
+  DataSource source = find_source(input);
+  if (arguments.flag("chat"))
+    source = find_source(input, {.kind = DataKind::chat, .text_field = arguments.text("text-field")});
+  if (!source.left_out.empty()) console.log().info("reading\n{}", inputs_text(std::span(&source, 1)));
+  return source.files;
+}
+
 int run_tokenizer_train(const Arguments& arguments, Console& console) {
   const Interrupt interrupt;
   const auto start = std::chrono::steady_clock::now();
@@ -88,10 +98,10 @@ int run_tokenizer_train(const Arguments& arguments, Console& console) {
   std::deque<SpooledInput> pipes;
   std::vector<fs::path> files;
   for (const std::string& input : arguments.list("FILES"))
-    for (const fs::path& file : find_source(pipes.emplace_back(input, &interrupt).name()).files)
+    for (const fs::path& file : files_of(pipes.emplace_back(input, &interrupt).name(), arguments, console))
       files.push_back(file);
   ContentsStream source(files, arguments.flag("chat") ? std::optional(DataKind::chat) : std::nullopt,
-                        source_options(arguments), &interrupt);
+                        source_options(arguments), &interrupt, arguments.text("text-field"));
   const auto tokenizer = trained(arguments, source, console, interrupt);
   if (source.has_conversations() && !arguments.flag("chat"))
     console.log().warning("the files contain chats; pass --chat to add the special tokens of chats");
@@ -127,7 +137,8 @@ Command tokenizer_train_command() {
       .name = "tokenizer train",
       .summary = "train a tokenizer on text or chats",
       .arguments = {{.name = "FILES",
-                     .help = "files (.txt, .jsonl, .json, also .zst and .gz), folders and glob patterns",
+                     .help = "files (text, .jsonl, .json, .csv, .tsv, .parquet, .md, .html, exports of "
+                             "messengers), folders and glob patterns",
                      .count = Count::many}},
       .options = {{.name = "output",
                    .letter = 'o',
@@ -165,6 +176,7 @@ Command tokenizer_train_command() {
                    .initial = "endoftext",
                    .help = "unit that is a document; tokens never cross documents",
                    .choices = {"line", "blank-line", "file", "endoftext"}},
+                  text_field_option(),
                   common::threads(),
                   common::force(),
                   common::json(),

@@ -337,8 +337,9 @@ struct ToResume {
 
 TrainRequest resume_request(const Arguments& arguments, const NamedData& named, Console& console,
                             const std::shared_ptr<Communicator>& ranks) {
-  for (std::string_view name : {"preset", "config", "depth", "output", "tokenizer", "val-fraction", "order",
-                                "chat", "documents", "skip-long", "init", "optimizer", "dry-run"})
+  for (std::string_view name :
+       {"preset", "config", "depth", "output", "tokenizer", "val-fraction", "order", "chat", "documents",
+        "text-field", "assistant", "skip-long", "init", "optimizer", "dry-run"})
     if (arguments.given(name))
       throw UsageError(
           fmt::format("--{} cannot be combined with --resume", name),
@@ -599,8 +600,8 @@ Command train_command() {
       "data",
       {{.name = "data",
         .value = "PATH",
-        .help = "training data: a text file, a folder, chats in JSONL, or the output of "
-                "`thimble data build`"},
+        .help = "training data: texts or chats (.txt, .md, .html, .jsonl, .csv, .parquet, exports of "
+                "messengers), a folder of them, or the output of `thimble data build`"},
        {.name = "val-data", .value = "PATH", .help = "validation data", .shown_default = "a part of --data"},
        {.name = "tokenizer",
         .value = "T",
@@ -613,6 +614,8 @@ Command train_command() {
                  .initial = "0.1",
                  .help = "fraction of --data used for validation, in bytes; 0: train without validation"},
                 documents_option(),
+                text_field_option(),
+                assistant_option(),
                 {.name = "skip-long",
                  .help = "leave out chats longer than the context instead of cutting them into pieces"},
                 {.name = "order",

@@ -140,6 +140,21 @@ Option documents_option() {
           .choices = {"line", "blank-line", "file", "endoftext"}};
 }
 
+Option text_field_option() {
+  return {.name = "text-field",
+          .value = "FIELD",
+          .initial = "text",
+          .help = "field of the text in .jsonl, .json, .csv, .tsv and .parquet files"};
+}
+
+Option assistant_option() {
+  return {.name = "assistant",
+          .value = "NAME",
+          .help =
+              "participant of WhatsApp and Telegram exports that is the assistant (default: who takes part "
+              "in the most chats and writes the most)"};
+}
+
 DocumentSplit documents_from(const Arguments& arguments) {
   return document_split_with_name(arguments.text("documents")).value();
 }
@@ -175,21 +190,24 @@ DataSettings data_from(const Arguments& arguments, const std::string& preset, co
   DataSettings data{.data = absolute_path(named.data),
                     .val_data = absolute_path(named.val_data),
                     .val_fraction = arguments.number("val-fraction", {.least = 0, .most = 0.9}),
-                    .documents = documents_from(arguments)};
+                    .documents = documents_from(arguments),
+                    .text_field = arguments.text("text-field"),
+                    .assistant = arguments.text("assistant")};
   if (is_data_folder(data.data))
     data.kind = open_data_folder(data.data).kind();
   else if (is_chat(arguments, preset))
     data.kind = DataKind::chat;
   else
-    data.kind = detect_kind(find_source(data.data.string()));
+    data.kind = detect_kind(find_source(data.data.string()), data.text_field);
   const bool built = is_data_folder(data.data);
-  for (const std::string_view name : {"documents", "val-fraction", "skip-long"})
+  for (const std::string_view name : {"documents", "val-fraction", "skip-long", "text-field", "assistant"})
     if (built && arguments.given(name))
       throw UsageError(fmt::format("--{} applies to text and chats, but {} is a folder of shards", name,
                                    data.data.string()),
                        Hint{"pass it to `thimble data build`"});
-  if (arguments.flag("skip-long") && data.kind != DataKind::chat)
-    throw UsageError("--skip-long applies only to chats");
+  for (const std::string_view name : {"skip-long", "assistant"})
+    if (data.kind != DataKind::chat && arguments.given(name))
+      throw UsageError(fmt::format("--{} applies only to chats", name));
   data.order =
       arguments.given("order") ? read_order_named(arguments.text("order")) : default_order(data.kind, preset);
   return data;
@@ -227,7 +245,7 @@ namespace {
 
 void check_has_document(const Arguments& arguments, const DataSettings& data) {
   if (is_data_folder(data.data)) return;
-  check(has_document(find_source(data.data.string()), {.kind = data.kind, .split = data.documents}),
+  check(has_document(find_source(data.data.string(), data.read_options()), data.read_options()),
         Hint{"pass a file or folder that contains text"}, "{} contains nothing to train on",
         arguments.text("data"));
 }

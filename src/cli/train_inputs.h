@@ -48,8 +48,10 @@ void put_settings(const Arguments& arguments, ConfigBuilder& settings);
 // Applies --set and the flags to a resolved config, for --resume.
 Config changed_by(const Arguments& arguments, Config config);
 
-// --documents, for commands that read text.
+// Options of commands that read text or chats.
 Option documents_option();
+Option text_field_option();
+Option assistant_option();
 DocumentSplit documents_from(const Arguments& arguments);
 
 // --data and --val-data. Pipes are copied to temporary files, which exist as long as this object.

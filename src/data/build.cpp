@@ -19,7 +19,7 @@ namespace fs = std::filesystem;
 
 // Finds the files of an input, without files of an earlier build if its folder is inside the input.
 DataSource find_input(const std::string& input, const BuildRequest& request) {
-  DataSource source = find_source(input);
+  DataSource source = find_source(input, request.read);
   std::erase_if(source.files, [&](const fs::path& file) {
     return BuildFolder::writes(request.folder, request.name, *request.tokenizer, file);
   });
@@ -93,6 +93,7 @@ Json settings_of(const BuildRequest& request, const std::vector<DataSource>& sou
       .set("documents", name_of(request.read.split))
       .set("text_field", request.read.text_field)
       .set("strip_markdown", request.read.strip_markdown)
+      .set("assistant", request.read.assistant)
       .set("val_inputs", request.val_inputs.size())
       .set("val_documents", request.val_documents)
       .set("val_fraction", request.val_fraction)
@@ -256,6 +257,18 @@ bool looks_like_a_list(const Survey& survey, const BuildRequest& request) {
          survey.lines.empty == 0 && survey.lines.longest <= kLongestLine;
 }
 
+// Lists the files, and chooses the assistant of exports of messengers.
+void report_inputs(const std::vector<DataSource>& sources, ReadOptions& read, const Log& log) {
+  if (const std::string inputs = inputs_text(sources); !inputs.empty())
+    log.info("reading {}\n{}", read.kind == DataKind::chat ? "chats" : "text", inputs);
+  if (read.kind != DataKind::chat) return;
+  const bool named = !read.assistant.empty();
+  read.assistant = assistant_in(sources, read.assistant);
+  if (!read.assistant.empty())
+    log.info("the assistant is {}{}", read.assistant,
+             named ? "" : "; --assistant NAME chooses another participant of the chats");
+}
+
 void report(const Survey& survey, const BuildRequest& request, const Log& log) {
   if (survey.bad > 0)
     log.warning("skipped {} invalid records; the first: {}", with_commas(static_cast<long long>(survey.bad)),
@@ -278,11 +291,13 @@ BuildResult build_dataset(const BuildRequest& request, const Log& log, const Pro
   return build_dataset(request, ops, log, progress, interrupt);
 }
 
-BuildResult build_dataset(const BuildRequest& request, FileOps& ops, const Log& log,
+BuildResult build_dataset(const BuildRequest& named, FileOps& ops, const Log& log,
                           const ProgressOutput& progress, const Interrupt* interrupt) {
   const auto start = std::chrono::steady_clock::now();
-  check_request(request);
+  check_request(named);
+  BuildRequest request = named;
   const std::vector<DataSource> sources = find_sources(request);
+  report_inputs(sources, request.read, log);
   const BatchEncoder encoder(*request.tokenizer, request.read, request.limits);
   BuildResult result;
   Manifest& manifest = result.manifest;
@@ -325,10 +340,22 @@ BuildResult build_dataset(const BuildRequest& request, FileOps& ops, const Log& 
   return result;
 }
 
+namespace {
+
+// As far as they decide which files are read.
+ReadOptions read_options_of(const Manifest& manifest) {
+  ReadOptions read{.kind = manifest.kind};
+  if (const Json* field = manifest.settings.find("text_field")) read.text_field = field->as_string();
+  return read;
+}
+
+}  // namespace
+
 bool same_sources(const Manifest& manifest, const std::vector<std::string>& inputs,
                   const Interrupt* interrupt) {
+  const ReadOptions read = read_options_of(manifest);
   std::vector<DataSource> sources;
-  for (const std::string& input : inputs) sources.push_back(find_source(input));
+  for (const std::string& input : inputs) sources.push_back(find_source(input, read));
   const bool chat = manifest.kind == DataKind::chat;
   return std::ranges::equal(listed_sources(sources, sources_with_digests(sources, interrupt)),
                             manifest.sources, [&](const ManifestSource& a, const ManifestSource& b) {
@@ -347,7 +374,7 @@ bool shares_training_text(const Manifest& manifest, const std::string& input, co
     const std::uint64_t files = inputs->as_array()[i].at("files").as_uint();
     training += files > kMaxListedFiles ? 1 : files;
   }
-  const std::vector<DataSource> sources = {find_source(input)};
+  const std::vector<DataSource> sources = {find_source(input, read_options_of(manifest))};
   std::vector<ManifestSource> files = sources_with_digests(sources, interrupt);
   for (const ManifestSource& sum : listed_sources(sources, files)) files.push_back(sum);
   const auto known = std::span(manifest.sources).first(std::min(training, manifest.sources.size()));

@@ -82,7 +82,7 @@ std::uint64_t count_tokens(const DataSource& source, const ReadOptions& read, co
 }
 
 std::string first_document_in(const DataSource& source, const ReadOptions& read) {
-  RecordReader reader(source, read.split, read.kind == DataKind::chat);
+  RecordReader reader(source, read);
   while (auto record = reader.next()) {
     const Document document = read_document(*record, read);
     if (!document.problem.empty() || !document.has_content()) continue;
@@ -95,15 +95,17 @@ std::string first_document_in(const DataSource& source, const ReadOptions& read)
 
 DataDescription describe_source(const std::string& input, const DescribeOptions& options,
                                 const ProgressOutput& progress, const Interrupt* interrupt) {
-  const DataSource source = find_source(input);
   ReadOptions read = options.read;
-  read.kind = detect_kind(source);
+  if (read.kind == DataKind::text) read.kind = detect_kind(find_source(input), read.text_field);
+  const DataSource source = find_source(input, read);
+  if (read.kind == DataKind::chat) read.assistant = assistant_in(std::span(&source, 1), read.assistant);
   PosixFileOps ops;
   const Survey survey = survey_sources({&source, 1}, read, {.skip_bad = true}, ops, {}, progress, interrupt);
   DataDescription description;
   description.form = name_of(read.kind);
   description.tokenizer = options.tokenizer;
-  SplitDescription all{"", 0, survey.assignments.count(Assignment::train), std::nullopt, survey.content_bytes};
+  SplitDescription all{"", 0, survey.assignments.count(Assignment::train), std::nullopt,
+                       survey.content_bytes};
   if (options.tokenizer) all.tokens = count_tokens(source, read, *options.tokenizer, progress, interrupt);
   description.splits.push_back(std::move(all));
   description.bad = survey.bad;
@@ -112,6 +114,8 @@ DataDescription describe_source(const std::string& input, const DescribeOptions&
   description.empty = survey.empty;
   description.first_problem = survey.first_problem;
   description.first_document = first_document_in(source, read);
+  description.inputs = inputs_text(std::span(&source, 1));
+  description.assistant = read.assistant;
   return description;
 }
 
@@ -134,7 +138,15 @@ DataDescription describe_data(const std::string& input, const DescribeOptions& o
 }
 
 bool has_document(const DataSource& source, const ReadOptions& read) {
-  return !first_document_in(source, read).empty();
+  RecordReader reader(source, read);
+  std::optional<Error> problem;  // of the first record that cannot be read
+  while (auto record = reader.next()) {
+    const Document document = read_document(*record, read);
+    if (document.has_content()) return true;
+    if (!problem && !document.problem.empty()) problem.emplace(document.problem, Hint{document.hint});
+  }
+  if (problem) throw Error(*problem);
+  return false;
 }
 
 namespace {
@@ -174,7 +186,7 @@ std::string validation_text(const Manifest& manifest) {
   if (manifest.val.tokens == 0) {
     const Json* fraction = manifest.settings.find("val_fraction");
     const bool asked = fraction && fraction->as_double() > 0;
-    return asked ? "validation: none: there are too few different documents" : "validation: none";
+    return asked ? "validation: none: the text is too small, or its documents are equal" : "validation: none";
   }
   std::string size = with_unit(static_cast<double>(manifest.val.bytes));  // "94.2 k" or "900"
   size += manifest.val.bytes < 1000 ? " B" : "B";

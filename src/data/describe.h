@@ -17,7 +17,7 @@ namespace thimble {
 
 struct DescribeOptions {
   std::shared_ptr<const Tokenizer> tokenizer = {};  // to count and decode tokens
-  ReadOptions read = {};                            // for sources; `kind` is detected
+  ReadOptions read = {};  // for sources; `kind` chat: only chats, otherwise it is detected
 };
 
 struct SplitDescription {
@@ -33,6 +33,8 @@ struct DataDescription {
   std::vector<SplitDescription> splits;
   std::uint64_t bad = 0, without_answer = 0, with_turns_cut = 0, empty = 0;  // for sources only
   std::string first_problem;
+  std::string inputs;          // a table of the files of a source, see inputs_text()
+  std::string assistant;       // of exports of messengers
   std::string first_document;  // beginning of the first document as text; empty without a tokenizer
 };
 
@@ -47,7 +49,8 @@ std::string validation_text(const Manifest& manifest);
 // there are none. `width`: see Table::text().
 std::string dropped_text(const Manifest& manifest, std::size_t width = 0);
 
-// Whether the source has a document that is not empty. Reads up to the first one.
+// Whether the source has a document that is not empty. Reads up to the first one. Throws if there
+// is none because records cannot be read.
 bool has_document(const DataSource& source, const ReadOptions& read);
 
 // The size of the data and of the planned training run, printed before training starts.

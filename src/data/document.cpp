@@ -4,9 +4,14 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 
 #include "base/error.h"
 #include "base/json.h"
+#include "base/table.h"
+#include "base/text.h"
+#include "data/markup.h"
+#include "tokenizer/unicode.h"
 
 namespace thimble {
 
@@ -112,26 +117,97 @@ std::size_t cut_to_last_answer(Conversation& conversation) {
   return cut;
 }
 
+std::string fields_problem(const Json& record, std::string_view field) {
+  constexpr std::size_t kMostListed = 20;
+  if (!record.is_object()) return fmt::format("expected an object with the field \"{}\"", field);
+  std::vector<std::string> names;
+  for (const auto& [key, value] : record.as_object()) {
+    if (names.size() == kMostListed) break;
+    names.push_back(shortened(key, 60));
+  }
+  return fmt::format("expected a field \"{}\", found {}{}", field,
+                     names.empty() ? "none" : joined(names, ", "),
+                     record.size() > names.size() ? ", ..." : "");
+}
+
+namespace {
+
+// Indices after the answers that end an exchange, except the last one of the conversation.
+std::vector<std::size_t> exchange_ends(const Conversation& turns) {
+  std::vector<std::size_t> ends;
+  for (std::size_t i = 1; i + 1 < turns.size(); ++i)
+    if (turns[i].role == ChatRole::assistant && turns[i + 1].role != ChatRole::assistant)
+      ends.push_back(i + 1);
+  return ends;
+}
+
+// Where part_of() cuts: the number of turns before a share of the bytes.
+std::size_t turns_before(const Conversation& turns, double share) {
+  if (share <= 0) return 0;
+  const std::vector<std::size_t> ends = exchange_ends(turns);
+  if (share >= 1 || ends.empty()) return turns.size();
+  double total = 0, before = 0, nearest = 2;
+  for (const Turn& turn : turns) total += static_cast<double>(turn.content.size());
+  std::size_t best = turns.size(), counted = 0;
+  for (const std::size_t end : ends) {
+    for (; counted < end; ++counted) before += static_cast<double>(turns[counted].content.size());
+    const double distance = std::abs(before / std::max(total, 1.0) - share);
+    if (distance < nearest) best = end;
+    nearest = std::min(nearest, distance);
+  }
+  return best;
+}
+
+}  // namespace
+
+Conversation part_of(Conversation turns, const RecordPart& part) {
+  const std::size_t begin = turns_before(turns, part.begin), end = turns_before(turns, part.end);
+  turns.resize(end, Turn{ChatRole::user, {}});
+  const bool system = begin > 0 && begin < end && turns[0].role == ChatRole::system;
+  turns.erase(turns.begin() + (system ? 1 : 0), turns.begin() + static_cast<std::ptrdiff_t>(begin));
+  return turns;
+}
+
+bool has_parts(const Conversation& turns) {
+  return !exchange_ends(turns).empty();
+}
+
 namespace {
 
 std::string text_in(const Json& json, const std::string& field) {
-  check(json.is_object(), Hint{"pass --chat to read chats"}, "expected an object with the key \"{}\"", field);
   const Json* value = json.find(field);
   check(value != nullptr,
-        Hint{"pass another key with `thimble data build --text-field KEY`, or pass --chat to read chats"},
-        "the key \"{}\" is missing", field);
+        Hint{"name the field of the text with --text-field FIELD, or pass --chat to read chats"}, "{}",
+        fields_problem(json, field));
+  if (value->is_null()) return "";  // data sets have such rows
   check(value->is_string(), "expected \"{}\" to be a string", field);
   return value->as_string();
 }
 
+// The part of the text between two shares of its bytes, at the starts of characters.
+std::string text_part(const std::string& text, const RecordPart& part) {
+  const auto at = [&](double share) {
+    if (share <= 0 || share >= 1) return share <= 0 ? 0 : text.size();
+    return character_boundary(text, static_cast<std::size_t>(share * static_cast<double>(text.size())));
+  };
+  const std::size_t begin = at(part.begin), end = at(part.end);
+  return text.substr(begin, end - begin);
+}
+
 void read_json(const Record& record, const ReadOptions& options, Document& document) {
+  if (!record.problem.empty()) throw Error(record.problem);
   const Json json = parse_json(record.raw, record.file->string(), {.first_line = record.line});
   try {
     if (options.kind == DataKind::text) {
-      document.text = text_in(json, options.text_field);
+      document.text = text_part(text_in(json, options.text_field), record.part);
     } else {
       document.turns = parse_conversation(json);
       document.cut = cut_to_last_answer(document.turns);
+      document.divisible = has_parts(document.turns);
+      if (record.part.begin > 0 || record.part.end < 1) {
+        if (record.part.begin > 0) document.cut = 0;
+        document.turns = part_of(std::move(document.turns), record.part);
+      }
     }
   } catch (const Error& error) {
     throw Error(fmt::format("{}:{}: {}", record.file->string(), record.line, error.what()),
@@ -175,8 +251,9 @@ Document read_document(Record& record, const ReadOptions& options) {
 }
 
 ContentsStream::ContentsStream(std::vector<std::filesystem::path> files, std::optional<DataKind> kind,
-                               TextSourceOptions options, const Interrupt* interrupt)
+                               TextSourceOptions options, const Interrupt* interrupt, std::string text_field)
     : files_(std::move(files)), kind_(kind), options_(options), interrupt_(interrupt) {
+  read_.text_field = std::move(text_field);
   for (const std::filesystem::path& file : files_) stored_bytes_ += std::filesystem::file_size(file);
 }
 
@@ -192,13 +269,19 @@ bool ContentsStream::open_next_file() {
   records_.reset();
   if (next_file_ == files_.size()) return false;
   const std::filesystem::path& file = files_[next_file_++];
-  if (!form_of(file, kind_ == DataKind::chat && begins_like_json(file)).json) {
-    text_.emplace(std::vector{file}, options_);
+  const FileForm& form = form_in(file, kind_ == DataKind::chat && begins_like_json(file));
+  if (!form.json) {
+    TextSourceOptions options = options_;
+    options.open = form.open_text;
+    text_.emplace(std::vector{file}, options);
     return true;
   }
   source_ = {.name = file.string(), .files = {file}};
-  records_.emplace(source_, options_.split, true);
-  read_.kind = kind_ ? *kind_ : detect_kind(source_);
+  read_.kind = kind_ ? *kind_ : detect_kind(source_, read_.text_field);
+  // A file with an unknown ending is read as JSON lines.
+  ReadOptions options = read_;
+  if (&form == &file_forms()[1]) options.kind = DataKind::chat;
+  records_.emplace(source_, options);
   if (read_.kind == DataKind::chat) has_conversations_ = true;
   return true;
 }
@@ -224,182 +307,6 @@ std::optional<TextDocument> ContentsStream::next() {
       return std::nullopt;
     }
   }
-}
-
-DataKind detect_kind(const DataSource& source) {
-  constexpr int kMaxRecordsRead = 100;
-  RecordReader reader(source, DocumentSplit::line, false);
-  for (int i = 0; i < kMaxRecordsRead; ++i) {
-    const auto record = reader.next();
-    if (!record || !record->json) break;
-    try {
-      const Json json = parse_json(record->raw, record->file->string());
-      return looks_like_conversation(json) ? DataKind::chat : DataKind::text;
-    } catch (const Error&) {  // invalid JSON is reported when the source is read completely
-    }
-  }
-  return DataKind::text;
-}
-
-namespace {
-
-bool is_space(char c) {
-  return c == ' ' || c == '\t';
-}
-
-bool is_word(char c) {
-  return (c >= '0' && c <= '9') || (c >= 'A' && c <= 'Z') || (c >= 'a' && c <= 'z') || (c & 0x80) != 0;
-}
-
-std::string_view trimmed(std::string_view line) {
-  while (!line.empty() && is_space(line.front())) line.remove_prefix(1);
-  while (!line.empty() && (is_space(line.back()) || line.back() == '\r')) line.remove_suffix(1);
-  return line;
-}
-
-bool is_fence(std::string_view line) {
-  const std::string_view text = trimmed(line);
-  return text.starts_with("```") || text.starts_with("~~~");
-}
-
-// A line of marks only, at least three: "---", "***", "===", "|---|:--:|".
-bool is_rule(std::string_view line) {
-  const std::string_view text = trimmed(line);
-  const bool marks = text.find_first_not_of("-*_=|: ") == text.npos;
-  return marks && std::ranges::count_if(
-                      text, [](char c) { return c == '-' || c == '*' || c == '_' || c == '='; }) >= 3;
-}
-
-// Removes heading, quote and bullet marks ("## ", "> ", "- ") and appends the indentation to `out`.
-std::string_view remove_line_marks(std::string_view line, std::string& out) {
-  while (true) {
-    std::size_t at = 0;
-    while (at < line.size() && is_space(line[at])) ++at;
-    const std::string_view rest = line.substr(at);
-    const std::size_t hashes = std::min(rest.find_first_not_of('#'), rest.size());
-    const bool heading = hashes >= 1 && hashes <= 6 && (hashes == rest.size() || is_space(rest[hashes]));
-    const bool quote = rest.starts_with('>');
-    const bool bullet =
-        rest.size() >= 2 && (rest[0] == '-' || rest[0] == '*' || rest[0] == '+') && is_space(rest[1]);
-    if (!heading && !quote && !bullet) return line;
-    out += line.substr(0, at);
-    line = rest.substr(heading ? hashes : 1);
-    if (!line.empty() && is_space(line.front())) line.remove_prefix(1);
-  }
-}
-
-struct Link {
-  std::string_view text;
-  std::size_t end = 0;  // index after the link; 0: not a link
-};
-
-// Parses "[text](address)" at the start of `line`. The limits on length and nesting bound the time,
-// because every '[' of a line is tried.
-Link link_at(std::string_view line) {
-  constexpr std::size_t kMaxLinkBytes = 2000, kMaxNesting = 16;
-  line = line.substr(0, kMaxLinkBytes);
-  std::size_t depth = 0, close = 0;
-  for (; close < line.size(); ++close) {
-    if (line[close] == '[' && ++depth > kMaxNesting) return {};
-    if (line[close] == ']' && --depth == 0) break;
-  }
-  if (close + 1 >= line.size() || line[close + 1] != '(') return {};
-  const std::size_t end = line.find(')', close + 1);
-  return end == line.npos ? Link{} : Link{line.substr(1, close - 1), end + 1};
-}
-
-// Length of a run of emphasis marks ("**", "_", "`", "~~") at `at`, or 0 if the marks are literal,
-// as in "2 * 3" and "snake_case".
-std::size_t emphasis_at(std::string_view line, std::size_t at) {
-  const char mark = line[at];
-  if (mark != '*' && mark != '_' && mark != '`' && mark != '~') return 0;
-  std::size_t end = at;
-  while (end < line.size() && line[end] == mark) ++end;
-  if (mark == '`') return end - at;
-  if (mark == '~' && end - at != 2) return 0;
-  const bool word_before = at > 0 && is_word(line[at - 1]),
-             word_after = end < line.size() && is_word(line[end]);
-  const bool space_before = at == 0 || is_space(line[at - 1]);
-  const bool space_after = end == line.size() || is_space(line[end]);
-  if (space_before && space_after) return 0;
-  if (mark == '_' && word_before && word_after) return 0;
-  return end - at;
-}
-
-void append_plain(std::string_view line, std::string& out) {
-  constexpr std::string_view kEscapable = "\\`*_{}[]()#+-.!|>~";
-  for (std::size_t at = 0; at < line.size();) {
-    const char c = line[at];
-    if (c == '\\' && at + 1 < line.size() && kEscapable.find(line[at + 1]) != kEscapable.npos) {
-      out += line[at + 1];
-      at += 2;
-      continue;
-    }
-    const std::size_t image = c == '!' && at + 1 < line.size() && line[at + 1] == '[' ? 1 : 0;
-    if (c == '[' || image) {
-      if (const Link link = link_at(line.substr(at + image)); link.end > 0) {
-        append_plain(link.text, out);
-        at += image + link.end;
-        continue;
-      }
-    }
-    if (const std::size_t marks = emphasis_at(line, at)) {
-      at += marks;
-      continue;
-    }
-    out += c;
-    ++at;
-  }
-}
-
-void append_table_row(std::string_view line, std::string& out) {
-  std::string_view row = trimmed(line);
-  row.remove_prefix(1);
-  if (row.ends_with('|')) row.remove_suffix(1);
-  while (true) {
-    const std::size_t bar = std::min(row.find('|'), row.size());
-    append_plain(trimmed(row.substr(0, bar)), out);
-    if (bar == row.size()) return;
-    out += ' ';
-    row.remove_prefix(bar + 1);
-  }
-}
-
-}  // namespace
-
-bool ends_in_code(std::string_view text, bool in_code) {
-  while (!text.empty()) {
-    const std::size_t end = std::min(text.find('\n'), text.size());
-    if (is_fence(text.substr(0, end))) in_code = !in_code;
-    text.remove_prefix(std::min(end + 1, text.size()));
-  }
-  return in_code;
-}
-
-std::string strip_markdown(std::string_view text, bool in_code) {
-  std::string out;
-  out.reserve(text.size());
-  while (!text.empty()) {
-    const std::size_t end = std::min(text.find('\n'), text.size());
-    const std::string_view line = text.substr(0, end);
-    const bool newline = end < text.size();
-    text.remove_prefix(newline ? end + 1 : end);
-    if (is_fence(line)) {
-      in_code = !in_code;
-      continue;
-    }
-    if (in_code) {
-      out += line;
-    } else if (is_rule(line)) {
-      continue;
-    } else if (trimmed(line).starts_with('|') && trimmed(line).size() > 1) {
-      append_table_row(line, out);
-    } else {
-      append_plain(remove_line_marks(line, out), out);
-    }
-    if (newline) out += '\n';
-  }
-  return out;
 }
 
 }  // namespace thimble

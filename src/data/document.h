@@ -40,12 +40,15 @@ Json conversation_json(const Conversation& conversation);
 // returns how many were removed. Without an assistant turn all turns are removed.
 std::size_t cut_to_last_answer(Conversation& conversation);
 
-struct ReadOptions {
-  DataKind kind = DataKind::text;
-  DocumentSplit split = DocumentSplit::end_of_text;  // how to split files that are not JSON
-  std::string text_field = "text";                   // key of the text in JSON records
-  bool strip_markdown = false;
-};
+// Why the text of this record cannot be read from `field`: names the fields that it has.
+std::string fields_problem(const Json& record, std::string_view field);
+
+// The part of a conversation, which ends with an answer, between two shares of its bytes. It is cut
+// after the answer that is nearest to a share; a system prompt is repeated in the second part. A
+// conversation of one exchange is not cut: its first part is all of it.
+Conversation part_of(Conversation turns, const RecordPart& part);
+// Whether part_of() cuts the conversation.
+bool has_parts(const Conversation& turns);
 
 struct Document {
   std::string text = {};     // kind text
@@ -53,6 +56,7 @@ struct Document {
   std::size_t cut = 0;       // number of turns removed after the last answer
   std::string problem = {};  // not empty: why the record is invalid, with file and line
   std::string hint = {};
+  bool divisible = true;  // whether it can be cut in two for validation
 
   std::uint64_t content_bytes() const;
   Digest digest() const;  // of the content; for conversations the roles are included
@@ -63,10 +67,6 @@ struct Document {
 // Moves the text out of `record`. Invalid content does not throw but sets `problem`.
 Document read_document(Record& record, const ReadOptions& options);
 
-// Returns the kind of the first valid JSON value among the first 100 records, or text if there is
-// none.
-DataKind detect_kind(const DataSource& source);
-
 // The texts of files as a stream, to train a tokenizer: text files as they are, and the texts of
 // JSON records without the JSON syntax, which for conversations are the contents of the turns.
 class ContentsStream final : public TextStream {
@@ -74,7 +74,8 @@ class ContentsStream final : public TextStream {
   // `kind` chat: text files that begin like JSON are read as conversations too. Without a kind, the
   // first valid record of a JSON file decides.
   ContentsStream(std::vector<std::filesystem::path> files, std::optional<DataKind> kind,
-                 TextSourceOptions options, const Interrupt* interrupt = nullptr);
+                 TextSourceOptions options, const Interrupt* interrupt = nullptr,
+                 std::string text_field = "text");
 
   std::optional<TextDocument> next() override;
 
@@ -102,16 +103,5 @@ class ContentsStream final : public TextStream {
   std::string contents_;  // of the current record
   bool has_conversations_ = false;
 };
-
-// Converts Markdown to plain text, line by line:
-//
-//   # A *fine* [book](http://..)   ->   A fine book
-//
-// Removed: heading and quote marks, bullets, rules, emphasis, code fences and backticks (their
-// content stays), the addresses of links and images, table borders. List numbers stay. For a text
-// given in pieces, `in_code` is true if the piece begins inside a fenced code block;
-// ends_in_code() returns the value for the next piece.
-std::string strip_markdown(std::string_view text, bool in_code = false);
-bool ends_in_code(std::string_view text, bool in_code = false);
 
 }  // namespace thimble

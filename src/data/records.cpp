@@ -1,15 +1,18 @@
 #include "data/records.h"
 
 #include <fmt/format.h>
-#include <glob.h>
 
 #include <algorithm>
-#include <cmath>
 #include <optional>
 
 #include "base/error.h"
+#include "base/json.h"
 #include "base/text.h"
+#include "data/csv.h"
 #include "data/document.h"
+#include "data/markup.h"
+#include "data/messengers.h"
+#include "data/parquet.h"
 #include "data/text_files.h"
 #include "tokenizer/unicode.h"
 
@@ -18,34 +21,6 @@ namespace thimble {
 namespace {
 
 namespace fs = std::filesystem;
-
-constexpr double kMaxWeight = 1000;  // maximum number of passes over a source
-
-struct Weighted {
-  std::string name;
-  double weight;
-};
-
-// Splits "FILE:2.5" into name and weight. If a file with the full name exists, it has no weight.
-std::optional<Weighted> split_weight(std::string_view input) {
-  const auto colon = input.rfind(':');
-  if (colon == input.npos || colon == 0 || fs::exists(fs::path(input))) return std::nullopt;
-  const auto weight = parse_number<double>(input.substr(colon + 1));
-  if (!weight) return std::nullopt;
-  check(std::isfinite(*weight) && *weight > 0 && *weight <= kMaxWeight,
-        "the weight in '{}' must be above 0 and at most {}", input, kMaxWeight);
-  return Weighted{std::string(input.substr(0, colon)), *weight};
-}
-
-std::vector<fs::path> matching(const std::string& pattern) {
-  glob_t found{};
-  std::vector<fs::path> paths;
-  if (::glob(pattern.c_str(), 0, nullptr, &found) == 0)
-    for (std::size_t i = 0; i < found.gl_pathc; ++i) paths.emplace_back(found.gl_pathv[i]);
-  ::globfree(&found);
-  std::ranges::sort(paths);
-  return paths;
-}
 
 std::string last_ending(const fs::path& file) {
   return lower_case(file.extension().string());
@@ -57,42 +32,13 @@ std::string ending_of(const fs::path& file) {
   return ending == ".zst" || ending == ".gz" ? last_ending(file.stem()) : ending;
 }
 
+}  // namespace
+
 const FileForm* form_by_ending(const fs::path& file, std::span<const FileForm> forms) {
   const std::string ending = ending_of(file);
   for (const FileForm& form : forms)
     if (std::ranges::count(form.endings, ending) > 0) return &form;
   return nullptr;
-}
-
-void refuse_unsupported(const fs::path& file) {
-  if (form_by_ending(file, file_forms())) return;
-  const std::string ending = ending_of(file);
-  check(ending != ".parquet",
-        Hint{fmt::format("convert it first: duckdb -c \"COPY (SELECT * FROM '{}') TO '{}' (FORMAT json)\"",
-                         file.string(), fs::path(file).replace_extension(".jsonl").string())},
-        "expected text, .jsonl or .json, found a parquet file: {}", file.string());
-  for (const std::string_view other : {".bz2", ".xz", ".zip", ".tar", ".7z"})
-    check(ending != other, Hint{"unpack it, or recompress it as .zst or .gz"},
-          "{} is an archive of an unsupported type", file.string());
-}
-
-}  // namespace
-
-DataSource find_source(std::string_view input) {
-  DataSource source{.name = std::string(input)};
-  if (const auto weighted = split_weight(input)) {
-    source.name = weighted->name;
-    source.weight = weighted->weight;
-    source.weighted = true;
-  }
-  std::vector<fs::path> paths = {source.name};
-  if (!fs::exists(source.name) && source.name.find_first_of("*?[") != std::string::npos) {
-    paths = matching(source.name);
-    check(!paths.empty(), "no file matches {}", source.name);
-  }
-  source.files = text_files(paths);
-  for (const fs::path& file : source.files) refuse_unsupported(file);
-  return source;
 }
 
 namespace {
@@ -219,8 +165,9 @@ namespace {
 // Reads texts in pieces.
 class TextRecords final : public FileRecords {
  public:
-  TextRecords(const fs::path& file, DocumentSplit split)
-      : file_(file), text_({file}, {.split = split, .max_piece_bytes = kMaxTextPieceBytes}) {}
+  TextRecords(const fs::path& file, DocumentSplit split,
+              std::unique_ptr<ByteStream> (*open)(const fs::path& file))
+      : file_(file), text_({file}, {.split = split, .max_piece_bytes = kMaxTextPieceBytes, .open = open}) {}
   std::uint64_t stored_bytes_read() const override { return text_.stored_bytes_read(); }
 
   std::optional<Record> next() override {
@@ -283,22 +230,150 @@ class ArrayRecords final : public FileRecords {
   JsonElements elements_;
 };
 
-std::unique_ptr<FileRecords> open_text(const fs::path& file, DocumentSplit split) {
-  return std::make_unique<TextRecords>(file, split);
+class CsvRecords final : public FileRecords {
+ public:
+  CsvRecords(const fs::path& file, char separator) : file_(file), csv_(file, separator) {}
+  std::uint64_t stored_bytes_read() const override { return csv_.stored_bytes_read(); }
+
+  std::optional<Record> next() override {
+    auto row = csv_.next();
+    if (!row) return std::nullopt;
+    return Record{.raw = std::move(row->json),
+                  .json = true,
+                  .file = &file_,
+                  .line = row->line,
+                  .problem = std::move(row->problem)};
+  }
+
+ private:
+  const fs::path& file_;
+  CsvReader csv_;
+};
+
+class ParquetRecords final : public FileRecords {
+ public:
+  // A text needs one column only.
+  ParquetRecords(const fs::path& file, const ReadOptions& options)
+      : file_(file), parquet_(file, options.kind == DataKind::text ? options.text_field : "") {}
+  std::uint64_t stored_bytes_read() const override { return parquet_.stored_bytes_read(); }
+
+  std::optional<Record> next() override {
+    auto row = parquet_.next();
+    if (!row) return std::nullopt;
+    return Record{.raw = std::move(*row), .json = true, .file = &file_, .line = parquet_.row()};
+  }
+
+ private:
+  const fs::path& file_;
+  ParquetReader parquet_;
+};
+
+// The conversations of a messenger's export.
+class ExportRecords final : public FileRecords {
+ public:
+  ExportRecords(const fs::path& file, const ReadOptions& options, std::vector<ChatMessages> chats)
+      : file_(file), bytes_(InputFile(file).size()) {
+    std::string assistant = options.assistant;
+    if (assistant.empty()) {
+      Participants people;
+      people.add(chats);
+      assistant = people.likely_assistant();
+    }
+    for (const ChatMessages& messages : chats)
+      for (DatedConversation& conversation : conversations_of(messages, assistant))
+        conversations_.push_back(std::move(conversation));
+  }
+  std::uint64_t stored_bytes_read() const override {
+    return conversations_.empty() ? bytes_ : bytes_ * next_ / conversations_.size();
+  }
+
+  std::optional<Record> next() override {
+    if (next_ == conversations_.size()) return std::nullopt;
+    const DatedConversation& conversation = conversations_[next_++];
+    return Record{.raw = conversation_json(conversation.turns).dump(),
+                  .json = true,
+                  .file = &file_,
+                  .line = conversation.line};
+  }
+
+ private:
+  const fs::path& file_;
+  std::uint64_t bytes_;
+  std::vector<DatedConversation> conversations_;
+  std::size_t next_ = 0;
+};
+
+template <std::unique_ptr<ByteStream> (*open)(const fs::path&)>
+std::unique_ptr<FileRecords> open_text_records(const fs::path& file, const ReadOptions& options) {
+  return std::make_unique<TextRecords>(file, options.split, open);
 }
-std::unique_ptr<FileRecords> open_lines(const fs::path& file, DocumentSplit) {
+std::unique_ptr<FileRecords> open_lines(const fs::path& file, const ReadOptions&) {
   return std::make_unique<LineRecords>(file);
 }
-std::unique_ptr<FileRecords> open_array(const fs::path& file, DocumentSplit) {
+std::unique_ptr<FileRecords> open_array(const fs::path& file, const ReadOptions&) {
   return std::make_unique<ArrayRecords>(file);
+}
+template <char separator>
+std::unique_ptr<FileRecords> open_csv(const fs::path& file, const ReadOptions&) {
+  return std::make_unique<CsvRecords>(file, separator);
+}
+std::unique_ptr<FileRecords> open_parquet(const fs::path& file, const ReadOptions& options) {
+  return std::make_unique<ParquetRecords>(file, options);
+}
+std::unique_ptr<FileRecords> open_whatsapp(const fs::path& file, const ReadOptions& options) {
+  return std::make_unique<ExportRecords>(file, options, read_whatsapp_export(file));
+}
+std::unique_ptr<FileRecords> open_telegram(const fs::path& file, const ReadOptions& options) {
+  return std::make_unique<ExportRecords>(file, options, read_telegram_export(file));
 }
 
 constexpr std::string_view kLineEndings[] = {".jsonl", ".ndjson"};
 constexpr std::string_view kArrayEndings[] = {".json"};
+constexpr std::string_view kMarkdownEndings[] = {".md", ".markdown"};
+constexpr std::string_view kHtmlEndings[] = {".html", ".htm", ".xhtml"};
+constexpr std::string_view kCsvEndings[] = {".csv"};
+constexpr std::string_view kTsvEndings[] = {".tsv"};
+constexpr std::string_view kParquetEndings[] = {".parquet"};
 constexpr FileForm kFileForms[] = {
-    {.name = "text", .id = 0, .endings = {}, .json = false, .open = open_text},
+    {.name = "text",
+     .id = 0,
+     .endings = {},
+     .json = false,
+     .open = open_text_records<open_byte_stream>,
+     .open_text = open_byte_stream},
     {.name = "JSON lines", .id = 1, .endings = kLineEndings, .json = true, .open = open_lines},
     {.name = "a JSON array", .id = 2, .endings = kArrayEndings, .json = true, .open = open_array},
+    {.name = "Markdown",
+     .id = 3,
+     .endings = kMarkdownEndings,
+     .json = false,
+     .open = open_text_records<open_markdown>,
+     .open_text = open_markdown},
+    {.name = "HTML",
+     .id = 4,
+     .endings = kHtmlEndings,
+     .json = false,
+     .open = open_text_records<open_html>,
+     .open_text = open_html},
+    {.name = "CSV", .id = 5, .endings = kCsvEndings, .json = true, .open = open_csv<'\0'>},
+    {.name = "TSV", .id = 6, .endings = kTsvEndings, .json = true, .open = open_csv<'\t'>},
+    {.name = "Parquet", .id = 7, .endings = kParquetEndings, .json = true, .open = open_parquet},
+    {.name = "WhatsApp export",
+     .id = 8,
+     .endings = {},
+     .json = true,
+     .open = open_whatsapp,
+     .recognize = [](const fs::path& file,
+                     const FileForm* by_ending) { return by_ending == nullptr && is_whatsapp_export(file); }},
+    {.name = "Telegram export",
+     .id = 9,
+     .endings = {},
+     .json = true,
+     .open = open_telegram,
+     .recognize =
+         [](const fs::path& file, const FileForm* by_ending) {
+           return by_ending != nullptr && by_ending->id == 2 && is_telegram_export(file);
+         }},
 };
 
 }  // namespace
@@ -316,9 +391,16 @@ const FileForm& form_of(const fs::path& file, bool chat, std::span<const FileFor
   return forms[chat ? 1 : 0];
 }
 
-RecordReader::RecordReader(const DataSource& source, DocumentSplit split, bool chat,
-                           std::vector<std::uint64_t> cuts, std::span<const FileForm> forms)
-    : files_(source.files), split_(split), chat_(chat), cuts_(std::move(cuts)), forms_(forms) {}
+const FileForm& form_in(const fs::path& file, bool chat, std::span<const FileForm> forms) {
+  const FileForm* by_ending = form_by_ending(file, forms);
+  for (const FileForm& form : forms)
+    if (form.recognize && form.recognize(file, by_ending)) return form;
+  return form_of(file, chat, forms);
+}
+
+RecordReader::RecordReader(const DataSource& source, ReadOptions options, std::vector<std::uint64_t> cuts,
+                           std::span<const FileForm> forms)
+    : files_(source.files), options_(std::move(options)), cuts_(std::move(cuts)), forms_(forms) {}
 
 std::uint64_t RecordReader::stored_bytes_read() const {
   return finished_bytes_ + (records_ ? records_->stored_bytes_read() : 0);
@@ -329,12 +411,18 @@ bool RecordReader::open_next_file() {
   records_.reset();
   if (next_file_ == files_.size()) return false;
   const fs::path& file = files_[next_file_++];
-  records_ = form_of(file, chat_, forms_).open(file, split_);
+  records_ = form_in(file, options_.kind == DataKind::chat, forms_).open(file, options_);
   return true;
 }
 
 // Returns the part of the record before `at`. The part after it goes to waiting_.
 Record RecordReader::split_at(Record record, std::size_t at) {
+  if (record.json) {
+    waiting_ = record;
+    const double share = static_cast<double>(at) / static_cast<double>(record.raw.size());
+    record.part.end = waiting_->part.begin = share;
+    return record;
+  }
   at = character_boundary(record.raw, at);
   Record tail = record;
   tail.raw.erase(0, at);
@@ -358,7 +446,7 @@ std::optional<Record> RecordReader::next() {
       if (!open_next_file()) return std::nullopt;
       continue;
     }
-    if (record->json && is_blank(record->raw)) continue;
+    if (record->json && is_blank(record->raw) && record->problem.empty()) continue;
     const std::uint64_t begin = text_bytes_;
     text_bytes_ += record->raw.size();
     if (next_cut_ == cuts_.size() || cuts_[next_cut_] >= text_bytes_) return record;

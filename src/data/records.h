@@ -1,5 +1,7 @@
-// Splits input files into records: pieces of text, lines of .jsonl files, or elements of a JSON
-// array. Splitting is fast and runs on one thread; all threads parse (data/document.h).
+// Splits input files into records: pieces of text, or JSON values such as the lines of a .jsonl
+// file. Files of other forms (Parquet, CSV, exports of messengers) become JSON here, so all later
+// code treats them alike. Splitting is fast and runs on one thread; all threads parse
+// (data/document.h).
 #pragma once
 
 #include <cstdint>
@@ -11,27 +13,11 @@
 #include <string_view>
 #include <vector>
 
+#include "data/manifest.h"
+#include "data/sources.h"
 #include "data/text_files.h"
 
 namespace thimble {
-
-// One input of `data build`: a file, folder or pattern, with an optional weight.
-//
-//   books/            a folder, recursively, sorted by name
-//   'chats/*.jsonl'   a pattern
-//   wiki.txt.zst:2.5  a weight: every document twice, and half of the documents a third time
-//
-// Sources without weights are read one after the other. If any source has a weight, all are
-// interleaved in proportion.
-struct DataSource {
-  std::string name;  // the input without the weight
-  std::vector<std::filesystem::path> files = {};
-  double weight = 1;
-  bool weighted = false;  // a weight was given
-};
-
-// Finds the files of an input. Throws if there are none, or if a file has an unsupported type.
-DataSource find_source(std::string_view input);
 
 // Reads the elements of one large JSON array, such as Alpaca's files, one at a time. A file that
 // does not begin with '[' is read as a sequence of values, as in JSON lines. The elements are
@@ -64,16 +50,34 @@ class JsonElements {
   bool opened_ = false, array_ = false, first_ = true, ended_ = false;
 };
 
+struct ReadOptions {
+  DataKind kind = DataKind::text;
+  DocumentSplit split = DocumentSplit::end_of_text;  // how to split files that are text
+  std::string text_field = "text";                   // key of the text in JSON records
+  bool strip_markdown = false;
+  // The participant of exports of messengers that is the assistant. Empty: the likely one of each
+  // file (see assistant_in() for the one of all files).
+  std::string assistant = {};
+};
+
+// The part of a JSON record's text or conversation that belongs to the record, if the document was
+// cut: as a share of its bytes.
+struct RecordPart {
+  double begin = 0, end = 1;
+};
+
 struct Record {
   std::string raw;  // text, or one JSON value
   bool json = false;
   const std::filesystem::path* file = nullptr;  // owned by the RecordReader
-  std::uint64_t line = 1;                       // line in the file where it begins
+  std::uint64_t line = 1;                       // line in the file where it begins; Parquet: the row
   // Long texts are split into pieces. `context` is the last word of the previous piece if the cut
   // is one that no token crosses; the piece then begins with a space.
   bool starts = true, ends = true;
   std::string context = {};
   bool in_code = false;  // the piece begins inside a fenced Markdown code block
+  RecordPart part = {};
+  std::string problem = {};  // not empty: why the record is invalid, with file and line
 };
 
 // Maximum size of a piece of text. A JSON value is not split and must fit in memory several times.
@@ -98,23 +102,36 @@ struct FileForm {
   int id;                                     // part of the digest of built data: must never change
   std::span<const std::string_view> endings;  // lower case, without .zst or .gz, e.g. ".jsonl"
   bool json;                                  // records are JSON values, not pieces of text
-  std::unique_ptr<FileRecords> (*open)(const std::filesystem::path& file, DocumentSplit split);
+  std::unique_ptr<FileRecords> (*open)(const std::filesystem::path& file, const ReadOptions& options);
+  // Forms that are text: opens the file as plain text.
+  std::unique_ptr<ByteStream> (*open_text)(const std::filesystem::path& file) = nullptr;
+  // Forms without endings: recognizes a file of the form `by_ending` by its content.
+  bool (*recognize)(const std::filesystem::path& file, const FileForm* by_ending) = nullptr;
 };
 
-// The first form is text, the second JSON lines. For an unknown ending form_of() returns text, or
-// JSON lines if `chat` is set.
+// The first form is text, the second JSON lines.
 std::span<const FileForm> file_forms();
 const FileForm& text_form();
 
+// The form by the ending of the name, or nullptr for an unknown ending.
+const FileForm* form_by_ending(const std::filesystem::path& file,
+                               std::span<const FileForm> forms = file_forms());
+// The same, but for an unknown ending text, or JSON lines if `chat` is set. The file need not
+// exist.
 const FileForm& form_of(const std::filesystem::path& file, bool chat,
+                        std::span<const FileForm> forms = file_forms());
+// The form in which the file is read: as form_of(), unless its content is of another form.
+const FileForm& form_in(const std::filesystem::path& file, bool chat,
                         std::span<const FileForm> forms = file_forms());
 
 class RecordReader {
  public:
+  // Reads files with an unknown ending as JSON lines if options.kind is chat, otherwise as text.
   // `cuts` are positions in the concatenated records of the source, in bytes, at most one in each
   // document. A document that contains one is split in two there, or at the start of the UTF-8
-  // character that contains it.
-  RecordReader(const DataSource& source, DocumentSplit split, bool chat, std::vector<std::uint64_t> cuts = {},
+  // character that contains it. A JSON record becomes two records with the same share of its text
+  // or conversation in `part`.
+  RecordReader(const DataSource& source, ReadOptions options, std::vector<std::uint64_t> cuts = {},
                std::span<const FileForm> forms = file_forms());
 
   std::optional<Record> next();
@@ -125,8 +142,7 @@ class RecordReader {
   Record split_at(Record record, std::size_t at);
 
   const std::vector<std::filesystem::path>& files_;
-  DocumentSplit split_;
-  bool chat_;
+  ReadOptions options_;
   std::vector<std::uint64_t> cuts_;
   std::size_t next_cut_ = 0;
   std::span<const FileForm> forms_;

@@ -535,9 +535,8 @@ Mixture::Mixture(std::span<const DataSource> sources, const ReadOptions& options
 }
 
 void Mixture::reopen(std::size_t lane) {
-  lanes_[lane].reader =
-      std::make_unique<RecordReader>(sources_[lane], options_.split, options_.kind == DataKind::chat,
-                                     cuts_.empty() ? std::vector<std::uint64_t>() : cuts_[lane]);
+  lanes_[lane].reader = std::make_unique<RecordReader>(
+      sources_[lane], options_, cuts_.empty() ? std::vector<std::uint64_t>() : cuts_[lane]);
 }
 
 // The lane that is furthest behind, or the first of equals. Compares fractions without rounding.

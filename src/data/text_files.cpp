@@ -13,6 +13,7 @@
 #include "base/error.h"
 #include "base/files.h"
 #include "base/text.h"
+#include "data/parquet.h"
 #include "tokenizer/unicode.h"
 
 namespace thimble {
@@ -185,12 +186,10 @@ constexpr std::string_view kEndOfText = "<|endoftext|>";
 constexpr std::size_t kSeparatorBytes = kEndOfText.size() + 1;  // may be incomplete
 constexpr std::array<std::string_view, 4> kSplitNames = {"line", "blank-line", "file", "endoftext"};
 
-// A file with a zero byte among its first bytes is not text.
 void check_is_text(std::string_view text, const fs::path& file) {
-  constexpr std::size_t kInspectedBytes = 4096;
-  check(text.substr(0, kInspectedBytes).find('\0') == text.npos,
-        Hint{"convert it to UTF-8 text, .jsonl or .json, plain or compressed as .zst or .gz"},
-        "{} is not a text file: it contains zero bytes", file.string());
+  const std::string_view reason = not_text(text);
+  check(reason.empty(), Hint{"convert it to UTF-8 text, .jsonl or .json, plain or compressed as .zst or .gz"},
+        "{} is not a text file: {}", file.string(), reason);
 }
 
 bool is_hidden(const fs::path& path) {
@@ -212,6 +211,11 @@ void add_folder(const fs::path& folder, std::vector<fs::path>& files) {
 }
 
 }  // namespace
+
+std::string_view not_text(std::string_view start) {
+  constexpr std::size_t kInspectedBytes = 4096;
+  return start.substr(0, kInspectedBytes).find('\0') == start.npos ? "" : "it contains zero bytes";
+}
 
 std::string_view name_of(DocumentSplit split) {
   return kSplitNames[static_cast<std::size_t>(split)];
@@ -239,10 +243,23 @@ std::vector<fs::path> text_files(const std::vector<fs::path>& inputs) {
   return files;
 }
 
+std::string start_of(const fs::path& file, std::size_t bytes) {
+  std::string start(bytes, '\0');
+  std::size_t size = 0;
+  const auto stream = open_byte_stream(file);
+  while (size < bytes) {
+    const std::size_t count = stream->read(std::span(start).subspan(size));
+    if (count == 0) break;
+    size += count;
+  }
+  start.resize(size);
+  return start;
+}
+
 bool begins_like_json(const fs::path& file) {
-  std::array<char, 256> start{};
-  const std::size_t count = open_byte_stream(file)->read(start);
-  std::string_view text(start.data(), count);
+  constexpr std::size_t kInspectedBytes = 256;
+  const std::string start = start_of(file, kInspectedBytes);
+  std::string_view text = start;
   if (text.starts_with(kByteOrderMark)) text.remove_prefix(kByteOrderMark.size());
   text = trim(text);
   if (text.starts_with('[')) text = trim(text.substr(1));
@@ -275,9 +292,10 @@ void copy_pipe(const fs::path& from, const fs::path& to, const Interrupt* interr
 }
 
 // The ending for a file of this content: ".jsonl" for one JSON array per line, ".json" for other
-// JSON, "" for text.
+// JSON, ".parquet" for Parquet, "" for text.
 std::string ending_for(const fs::path& file) {
   constexpr std::size_t kInspectedBytes = 1 << 20;
+  if (is_parquet(file)) return ".parquet";
   if (!begins_like_json(file)) return "";
   std::string start(kInspectedBytes, '\0');
   start.resize(open_byte_stream(file)->read(start));
@@ -328,7 +346,7 @@ bool TextSource::open_next_file() {
   if (stream_) finished_bytes_ += stream_->stored_bytes_read();
   stream_.reset();
   if (next_file_ == files_.size()) return false;
-  stream_ = open_byte_stream(files_[next_file_++]);
+  stream_ = options_.open(files_[next_file_++]);
   reads_ = {};
   file_ended_ = false;
   buffer_.clear();

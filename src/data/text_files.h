@@ -62,6 +62,7 @@ struct TextSourceOptions {
   // Longer documents are returned in pieces (see TextDocument::starts) to bound memory use. The
   // cuts depend only on the document.
   std::uint64_t max_piece_bytes = 64 << 20;
+  std::unique_ptr<ByteStream> (*open)(const std::filesystem::path& file) = open_byte_stream;
 };
 
 class TextSource final : public TextStream {
@@ -117,8 +118,14 @@ class SpooledInput {
   std::string name_;
 };
 
+// The first bytes of the file, decompressed; fewer if it is shorter.
+std::string start_of(const std::filesystem::path& file, std::size_t bytes);
+
 // Whether the first character of the text is '{', or its first two are "[{".
 bool begins_like_json(const std::filesystem::path& file);
+
+// Why the start of a file is not text: "it contains zero bytes"; empty if it is.
+std::string_view not_text(std::string_view start);
 
 // Replaces each folder by the regular, non-hidden files below it, sorted.
 std::vector<std::filesystem::path> text_files(const std::vector<std::filesystem::path>& inputs);

@@ -61,7 +61,7 @@ std::string read_texts(const DataSource& source, const ProgressOutput& progress,
 
 std::vector<Conversation> read_chats(const DataSource& source, std::uint64_t limit) {
   const ReadOptions options{.kind = DataKind::chat};
-  RecordReader reader(source, options.split, true);
+  RecordReader reader(source, options);
   std::vector<Conversation> conversations;
   while (limit == 0 || conversations.size() < limit) {
     auto record = reader.next();

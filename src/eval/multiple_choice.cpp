@@ -315,7 +315,7 @@ std::vector<ChoiceQuestion> read_choice_questions(const std::filesystem::path& p
   check(!is_data_folder(path), expected(), "{} is a folder of shards, expected questions as text",
         path.string());
   const DataSource source = find_source(path.string());
-  RecordReader reader(source, DocumentSplit::end_of_text, true);  // reads all but .json files as JSON lines
+  RecordReader reader(source, {.kind = DataKind::chat});  // reads unknown endings as JSON lines
   std::vector<ChoiceQuestion> questions;
   while (limit == 0 || questions.size() < limit) {
     const auto record = reader.next();

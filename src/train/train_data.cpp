@@ -35,6 +35,10 @@ DataKind kind_named(const std::string& name) {
 
 }  // namespace
 
+ReadOptions DataSettings::read_options() const {
+  return {.kind = kind, .split = documents, .text_field = text_field, .assistant = assistant};
+}
+
 std::string DataSettings::to_json() const {
   return Json::object()
              .set("data", data.string())
@@ -42,6 +46,8 @@ std::string DataSettings::to_json() const {
              .set("val_fraction", val_fraction)
              .set("kind", name_of(kind))
              .set("documents", name_of(documents))
+             .set("text_field", text_field)
+             .set("assistant", assistant)
              .set("longest_chat", longest_chat)
              .set("order", name_of(order))
              .set("sub_batch_tokens", sub_batch_tokens)
@@ -53,7 +59,8 @@ DataSettings DataSettings::from_json(const std::string& text, std::string_view n
   const Json json = parse_json(text, name);
   try {
     const Json *sub_batch = json.find("sub_batch_tokens"), *documents = json.find("documents"),
-               *longest_chat = json.find("longest_chat");
+               *longest_chat = json.find("longest_chat"), *text_field = json.find("text_field"),
+               *assistant = json.find("assistant");
     const std::string named = documents ? documents->as_string() : "endoftext";
     const auto split = document_split_with_name(named);
     check(split.has_value(), "documents is '{}', expected line, blank-line, file or endoftext", named);
@@ -62,6 +69,8 @@ DataSettings DataSettings::from_json(const std::string& text, std::string_view n
             .val_fraction = json.at("val_fraction").as_double(),
             .kind = kind_named(json.at("kind").as_string()),
             .documents = *split,
+            .text_field = text_field ? text_field->as_string() : DataSettings{}.text_field,
+            .assistant = assistant ? assistant->as_string() : "",
             .longest_chat = longest_chat ? longest_chat->as_int() : 0,
             .order = read_order_named(json.at("order").as_string()),
             .sub_batch_tokens = sub_batch ? sub_batch->as_int() : DataSettings{}.sub_batch_tokens};
@@ -100,8 +109,7 @@ Manifest build_in(const fs::path& folder, const OpenDataRequest& request, FileOp
                      .tokenizer = request.tokenizer,
                      .folder = folder,
                      .if_built = IfBuilt::reuse};
-  build.read.kind = settings.kind;
-  build.read.split = settings.documents;
+  build.read = settings.read_options();
   build.limits = {.context = static_cast<std::uint64_t>(settings.longest_chat),
                   .skip_long = settings.longest_chat > 0};
   if (settings.val_data.empty())
@@ -267,8 +275,8 @@ std::optional<TokenizerSpec> TokenizerSpec::parse(std::string_view text) {
 
 std::unique_ptr<Tokenizer> learn_tokenizer(const TokenizerSpec& spec, const DataSettings& data,
                                            const ProgressOutput& progress, const Interrupt& interrupt) {
-  ContentsStream text(find_source(data.data.string()).files, data.kind, {.split = data.documents},
-                      &interrupt);
+  ContentsStream text(find_source(data.data.string(), data.read_options()).files, data.kind,
+                      {.split = data.documents}, &interrupt, data.text_field);
   return learn(spec, data.kind == DataKind::chat, text, progress, interrupt);
 }
 

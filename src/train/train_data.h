@@ -14,6 +14,7 @@
 #include "config/config.h"
 #include "data/manifest.h"
 #include "data/read_order.h"
+#include "data/records.h"
 #include "data/text_files.h"
 #include "data/token_set.h"
 #include "tokenizer/tokenizer.h"
@@ -31,11 +32,15 @@ struct DataSettings {
   double val_fraction = 0.1;            // of the bytes; 0: none; ignored for a folder of shards
   DataKind kind = DataKind::text;       // ignored for a folder of shards
   DocumentSplit documents = DocumentSplit::end_of_text;  // ignored for a folder of shards
+  std::string text_field = "text";  // of JSON, CSV and Parquet; ignored for a folder of shards
+  // The participant of messengers' exports that the model becomes; empty: the likely one.
+  std::string assistant = {};
   // Conversations of more tokens are left out; 0: none. Ignored for a folder of shards.
   std::int64_t longest_chat = 0;
   ReadOrder order = ReadOrder::shuffled;
   std::int64_t sub_batch_tokens = 8192;  // golf-mlx: MLX_MAX_MICROBATCH_TOKENS
 
+  ReadOptions read_options() const;
   std::string to_json() const;
   static DataSettings from_json(const std::string& text, std::string_view name);
 };

@@ -127,7 +127,7 @@ TEST(DataBuild, RejectsInvalidArguments) {
   const RunResult parquet =
       data({"build", folder.write("a.parquet", "PAR1").string(), "--tokenizer", "bytes", "-o", out});
   EXPECT_EQ(parquet.exit_code, 1);
-  EXPECT_NE(parquet.err.find("hint: convert it first"), std::string::npos) << parquet;
+  EXPECT_NE(parquet.err.find("expected a Parquet file, found 4 bytes"), std::string::npos) << parquet;
   EXPECT_EQ(data({"build", text, "--chat", "--tokenizer", "bytes", "-o", out}).exit_code, 1);
   EXPECT_FALSE(std::filesystem::exists(out));
 }

@@ -300,6 +300,44 @@ TEST_F(TrainCommand, ValidationIsWhatOneAsksFor) {
   EXPECT_EQ(run(shards).exit_code, 2);
 }
 
+TEST_F(TrainCommand, ReadsTablesAndExportsOfMessengers) {
+  std::string table = "author,quote\n", chat;
+  for (int i = 0; i < 60; ++i) {
+    table += fmt::format("Ann,\"Cat {}, or \"\"cat\"\"\"\n", i);
+    chat += fmt::format("{}/1/24, 10:00 - Ann: Question {}?\n{}/1/24, 10:01 - Bob: Answer {}.\n", i % 28 + 1,
+                        i, i % 28 + 1, i);
+  }
+  const auto train = [&](const std::string& data, std::vector<std::string> more) {
+    more.insert(more.end(), {"--steps", "2"});
+    auto arguments = tiny("run", more);
+    arguments[2] = path(data);
+    arguments.push_back("--force");
+    return run(arguments);
+  };
+  folder_.write("quotes.csv", table);
+  const RunResult missing = train("quotes.csv", {});
+  EXPECT_EQ(missing.exit_code, 1);
+  EXPECT_NE(missing.err.find("found author, quote"), std::string::npos) << missing;
+  const RunResult quotes = train("quotes.csv", {"--text-field", "quote", "--tokenizer", "bpe:270"});
+  EXPECT_EQ(quotes.exit_code, 0) << quotes;
+  EXPECT_EQ(run({"train", "--resume", path("run"), "--steps", "3"}).exit_code, 0) << "the field is kept";
+  EXPECT_EQ(train("quotes.csv", {"--text-field", "quote", "--assistant", "Ann"}).exit_code, 2)
+      << "only for chats";
+
+  folder_.write("in/_chat.txt", chat);
+  folder_.write("in/photo.jpg", "\xFF\xD8\xFF");
+  const RunResult chats = train("in", {});
+  EXPECT_EQ(chats.exit_code, 0) << chats;
+  EXPECT_NE(chats.err.find("the assistant is Ann;"), std::string::npos) << chats;
+  EXPECT_NE(chats.err.find("photo.jpg  it is a picture"), std::string::npos) << chats;
+  const RunResult bob = train("in", {"--assistant", "Bob"});
+  EXPECT_EQ(bob.exit_code, 0) << bob;
+  const Json settings = parse_json(folder_.read("run/data.json"), "data.json");
+  EXPECT_EQ(settings.at("assistant").as_string(), "Bob");
+  EXPECT_EQ(settings.at("kind").as_string(), "chat");
+  EXPECT_EQ(train("in", {"--assistant", "Eve"}).exit_code, 1);
+}
+
 TEST_F(TrainCommand, OneChatManyTimesIsTrainedOn) {
   std::string chats;
   for (int i = 0; i < 200; ++i)

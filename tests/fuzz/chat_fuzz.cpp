@@ -67,8 +67,9 @@ auto next_of(Reader& reader) -> decltype(reader.next()) {
 
 void try_lines(const DataSource& source, DataKind kind, DocumentSplit split,
                std::vector<std::uint64_t> cuts) {
-  RecordReader reader(source, split, kind == DataKind::chat, std::move(cuts));
-  while (auto record = next_of(reader)) try_record(std::move(*record), {.kind = kind, .split = split});
+  const ReadOptions options{.kind = kind, .split = split};
+  RecordReader reader(source, options, std::move(cuts));
+  while (auto record = next_of(reader)) try_record(std::move(*record), options);
 }
 
 void try_array(FuzzBytes bytes) {
