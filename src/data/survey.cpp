@@ -22,6 +22,7 @@ struct Finding {
   std::uint64_t bytes = 0;  // of content
   std::size_t turns_cut = 0;
   bool utf8 = true;
+  bool divisible = true;
   LineFacts lines = {};
   std::string problem = {}, hint = {};
 };
@@ -52,6 +53,7 @@ Finding examine(MixedRecord& mixed, const ReadOptions& options) {
   finding.digest = document.digest();
   finding.bytes = document.content_bytes();
   finding.turns_cut = document.cut;
+  finding.divisible = document.divisible;
   return finding;
 }
 
@@ -122,9 +124,12 @@ class ContentSplit {
   double wanted() const { return fraction_ * static_cast<double>(bytes_); }
   bool holds() const { return std::abs(static_cast<double>(val_bytes_) - wanted()) <= 0.1 * wanted(); }
 
-  // A text of more than a quarter of the bytes to hold out; an only document whatever its length.
+  // A text of more than a quarter of the bytes to hold out; an only document if a character
+  // remains.
   bool may_be_cut(const LongText& text) const {
-    return documents_ == 1 || (text.bytes >= kLeastCut && 4 * static_cast<double>(text.bytes) > wanted());
+    constexpr double kLongestCharacter = 4;
+    if (documents_ == 1) return (1 - fraction_) * static_cast<double>(text.bytes) >= kLongestCharacter;
+    return text.bytes >= kLeastCut && 4 * static_cast<double>(text.bytes) > wanted();
   }
   void prune() {
     std::erase_if(long_, [&](const LongText& text) { return !may_be_cut(text); });
@@ -188,7 +193,7 @@ class Surveyor {
       finish_document();
       ++survey_.source_documents[mixed.source];
       text_.reset();
-      if (!mixed.record.json) text_ = LongText{.source = mixed.source, .begin = raw_bytes_[mixed.source]};
+      if (finding.divisible) text_ = LongText{.source = mixed.source, .begin = raw_bytes_[mixed.source]};
     }
     raw_bytes_[mixed.source] += raw_bytes;
     document_ = mixed.record.starts ? finding.digest : chained(document_.value(), finding.digest);
@@ -317,7 +322,7 @@ class Surveyor {
   std::optional<Digest> document_;  // of the current document: chained over its pieces so far
   std::uint64_t bytes_ = 0;         // content size of the current document
   bool bad_ = false;
-  std::optional<LongText> text_;          // the current document, if it is text
+  std::optional<LongText> text_;          // the current document, if it can be cut
   std::vector<std::uint64_t> raw_bytes_;  // read so far, per source
 };
 

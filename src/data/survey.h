@@ -5,7 +5,8 @@
 // Validation documents are chosen by content or by position. By position, they are the last
 // documents, and training documents equal to one of them are dropped. By content:
 //
-//   - A text so long that holding it out would miss the fraction is cut: its end is validation.
+//   - A text so long that holding it out would miss the fraction is cut: its end is validation. A
+//     conversation is cut between two exchanges.
 //   - Of the other documents, those whose digest is below the fraction are validation, so a
 //     document stays in its split when others are added.
 //   - If these differ from the fraction by more than a tenth in bytes, as with few documents,
@@ -60,7 +61,7 @@ struct SurveyOptions {
 };
 
 // Changes with the rules above: an unfinished build is not resumed with another split.
-inline constexpr int kSplitRule = 2;
+inline constexpr int kSplitRule = 3;
 
 // The lines of plain text, to notice files in which each line is a document.
 struct LineFacts {

@@ -345,6 +345,73 @@ TEST(Build, FewLongTextsAreCutForValidation) {
   EXPECT_EQ(weighted.val.bytes, 3 * 1000u);
 }
 
+// Records of JSON and of a table are cut as texts are, at the start of a character.
+TEST(Build, FewLongRecordsAreCutForValidation) {
+  TempFolder folder;
+  std::string lines, table = "id,text\n";
+  for (const char c : {'a', 'b', 'c'}) {
+    std::string text = std::string(7999, c);
+    for (int i = 0; i < 1000; ++i) text += "\u00E9";
+    lines += fmt::format("{{\"text\": \"{}\"}}\n", text);
+    table += fmt::format("1,{}\n", text);
+  }
+  const std::shared_ptr<const Tokenizer> tokenizer = load_tokenizer("bytes");
+  for (const auto& [name, content] : {std::pair("a.jsonl", lines), std::pair("a.csv", table)}) {
+    const fs::path out = folder / fmt::format("out-{}", name);
+    const Manifest manifest = build({.inputs = {folder.write(name, content).string()},
+                                     .val_fraction = 0.1,
+                                     .tokenizer = tokenizer,
+                                     .folder = out})
+                                  .manifest;
+    EXPECT_EQ(manifest.train.bytes + manifest.val.bytes, 3 * 9999u);
+    EXPECT_NEAR(static_cast<double>(manifest.val.bytes), 0.1 * 3 * 9999, 30);
+    EXPECT_EQ(manifest.settings.at("val_cut").as_int(), 3);
+    for (const std::string& text : decoded(*tokenizer, out, manifest.val))
+      EXPECT_TRUE(text.starts_with("\u00E9")) << text.substr(0, 9);
+  }
+}
+
+TEST(Build, FewLongChatsAreCutBetweenExchanges) {
+  TempFolder folder;
+  std::string lines;
+  for (const char c : {'a', 'b', 'c'}) {
+    lines += R"({"messages": [{"role": "system", "content": "S"})";
+    for (int i = 0; i < 20; ++i)
+      lines += fmt::format(
+          R"(, {{"role": "user", "content": "{0}{1}"}}, {{"role": "assistant", "content": "{2}"}})", c, i,
+          std::string(500, c));
+    lines += "]}\n";
+  }
+  const std::shared_ptr<const Tokenizer> tokenizer = load_tokenizer("bytes:chat");
+  const Manifest manifest = build({.inputs = {folder.write("a.jsonl", lines).string()},
+                                   .val_fraction = 0.1,
+                                   .tokenizer = tokenizer,
+                                   .folder = folder / "out",
+                                   .read = {.kind = DataKind::chat}})
+                                .manifest;
+  const auto val = decoded(*tokenizer, folder / "out", manifest.val),
+             train = decoded(*tokenizer, folder / "out", manifest.train);
+  ASSERT_EQ(val.size(), 3u);
+  ASSERT_EQ(train.size(), 3u);
+  // 18 exchanges and 2, each with the system prompt.
+  EXPECT_EQ(val[0], "Sa18" + std::string(500, 'a') + "a19" + std::string(500, 'a'));
+  EXPECT_TRUE(train[0].starts_with("Sa0a")) << train[0].substr(0, 10);
+  EXPECT_EQ(train[0].find("a18a"), std::string::npos);
+}
+
+TEST(Build, ATextTooSmallToSplitTrainsWithoutValidation) {
+  TempFolder folder;
+  for (const auto& [name, content] : {std::pair("a.txt", "x"), std::pair("a.jsonl", "{\"text\": \"x\"}"),
+                                      std::pair("a.csv", "text\nx\n")}) {
+    const BuildResult built = build({.inputs = {folder.write(name, content).string()},
+                                     .val_fraction = 0.1,
+                                     .tokenizer = load_tokenizer("bytes"),
+                                     .folder = folder / fmt::format("out-{}", name)});
+    EXPECT_EQ(built.manifest.train.bytes, 1u) << name;
+    EXPECT_EQ(built.manifest.val.documents, 0u) << name;
+  }
+}
+
 TEST(Build, EqualDocumentsLeaveNoValidation) {
   TempFolder folder;
   std::string lines;
