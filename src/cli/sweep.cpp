@@ -48,6 +48,15 @@ std::vector<std::string> words_of(std::vector<std::string> first, const std::vec
   return first;
 }
 
+// The words of `thimble train` for a variant. The preset is always named, so that `train` does not
+// choose settings by itself.
+std::vector<std::string> words_for(const SweepVariant& variant, bool with_data) {
+  std::vector<std::string> words = train_words(variant, with_data);
+  if (!variant.option("preset") && !variant.option("init_model"))
+    words.insert(words.begin(), {"--preset", std::string(kDefaultPreset)});
+  return words;
+}
+
 // Plans a run of each variant. This checks what the file of the sweep cannot tell: data, models,
 // and combinations of options.
 std::vector<VariantCost> costs_of(const SweepPlan& plan, const std::string& device, const Console& console,
@@ -59,9 +68,9 @@ std::vector<VariantCost> costs_of(const SweepPlan& plan, const std::string& devi
           Hint{"write data = \"FILE\" in the section [base], or pass --data"}, "variant {} has no data",
           variant.name);
     try {
-      const std::string text = output_of(
-          words_of({"train", "--dry-run", "--json", "--device", device}, train_words(variant, true)),
-          interrupt);
+      const std::string text =
+          output_of(words_of({"train", "--dry-run", "--json", "--device", device}, words_for(variant, true)),
+                    interrupt);
       const Json report = parse_json(text, "the dry run");
       const Json &config = report.at("config"), &memory = report.at("memory_bytes");
       costs.push_back({.steps = config.at("steps").as_int(),
@@ -125,7 +134,7 @@ class DataSharing {
       : folder_(folder), console_(console), interrupt_(interrupt), train_(train_command()) {}
 
   const SharedData& of(const SweepVariant& variant) {
-    const Arguments arguments = parse(train_, train_words(variant, true));
+    const Arguments arguments = parse(train_, words_for(variant, true));
     const ConfigBuilder settings = settings_from(arguments);
     const NamedData named(arguments, &interrupt_);
     DataSettings source = data_from(arguments, settings.preset_name(), named);
@@ -225,7 +234,7 @@ SweepRun sweep_run(const SweepPlan& plan, const PlannedRun& planned, const Varia
   const std::string* preset = variant.option("preset");
   const std::string seed = std::to_string(planned.seed);
   SweepRun run{.id = fmt::format("{}-{}", variant.name, planned.seed),
-               .train = words_of(words_of(data.words, train_words(variant, false)), {"--seed", seed}),
+               .train = words_of(words_of(data.words, words_for(variant, false)), {"--seed", seed}),
                .seed = planned.seed,
                .steps = cost.steps,
                .val_tokens = cost.val_tokens,

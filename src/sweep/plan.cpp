@@ -14,7 +14,7 @@ namespace thimble {
 
 namespace {
 
-constexpr std::size_t kMaxVariants = 10'000, kShown = 80;
+constexpr std::size_t kMaxVariants = 1000, kShown = 80;
 constexpr std::string_view kVariant = "variant.";
 
 constexpr std::array<SweepOption, 12> kOptions = {{
@@ -76,7 +76,10 @@ Placed from_command_line(const std::string& assignment) {
   check(equals != assignment.npos && equals > 0, "--set expects key=value, found '{}'", assignment);
   const std::string key = assignment.substr(0, equals), text = assignment.substr(equals + 1);
   if (const SweepOption* option = find_option(key))
-    return checked(key, option->is_flag ? KeyValue(text == "true") : KeyValue(text), "--set: ");
+    return checked(
+        key,
+        option->is_flag && (text == "true" || text == "false") ? KeyValue(text == "true") : KeyValue(text),
+        "--set: ");
   const Key* known = find_key(key);
   if (!known) fail(nearest_setting(key), "--set: unknown key '{}'", key.substr(0, kShown));
   return checked(key, value_from_text(*known, text, "--set: "), "--set: ");
@@ -97,7 +100,7 @@ void check_name(std::string_view name, std::string_view where) {
     return is_ascii_alnum(c) || std::string_view("-_.=,+").find(c) != std::string_view::npos;
   };
   check(!name.empty() && name.size() <= 200 && name[0] != '.' && std::ranges::all_of(name, fits),
-        Hint{"use letters, digits and -_.=,+"},
+        Hint{"use at most 200 letters, digits and -_.=,+ in a section [variant.NAME]"},
         "{}'{}' cannot be the name of a variant, which is the name of its files", where,
         name.substr(0, kShown));
 }
@@ -223,7 +226,6 @@ class SweepReader {
     for (const TomlSection& section : sections_) {
       if (section.name != "base") continue;
       base_ = settings_of(section, &name, note);
-      check_name(name, where(section.line));
     }
     Settings given;
     as_usage([&] {
@@ -271,11 +273,9 @@ class SweepReader {
   }
 
   void add_listed(const TomlSection& section) {
-    const std::string name = section.name.substr(kVariant.size());
-    check_name(name, where(section.line));
     std::string note;
     const Settings change = settings_of(section, nullptr, note);
-    add(name, note, change, where(section.line));
+    add(section.name.substr(kVariant.size()), note, change, where(section.line));
   }
 
   // The settings of a variant, with the contradictions between them resolved or refused.
@@ -330,6 +330,7 @@ class SweepReader {
   }
 
   void add(const std::string& name, const std::string& note, const Settings& change, const std::string& at) {
+    check_name(name, at);
     const std::string identity = identity_of(change, at);
     for (std::size_t i = 0; i < plan_.variants.size(); ++i) {
       check(plan_.variants[i].name != name, "{}variant {} occurs twice", at, name);

@@ -68,7 +68,7 @@ class Process {
   }
   ~Process() {
     if (id_ <= 0 || ended_) return;
-    ::kill(id_, SIGKILL);
+    stop();  // it saves its state
     wait(true);
   }
   Process(const Process&) = delete;
@@ -102,8 +102,8 @@ void pause() {
   std::this_thread::sleep_for(std::chrono::duration<double>(kPollSeconds));
 }
 
-// The last error in the output of a process, without "error: ".
-std::string error_in(const fs::path& log) {
+// The last error that a process wrote to its log, from byte `from` on, without "error: ".
+std::string error_in(const fs::path& log, std::uint64_t from = 0) {
   std::string text, error;
   try {
     text = read_file(log, kMaxOutputBytes);
@@ -111,7 +111,8 @@ std::string error_in(const fs::path& log) {
     return "";
   }
   constexpr std::string_view kStart = "error: ", kHint = "hint: ";
-  for (std::string_view rest = text; !rest.empty();) {
+  for (auto rest = std::string_view(text).substr(std::min<std::uint64_t>(from, text.size()));
+       !rest.empty();) {
     const std::size_t end = std::min(rest.find('\n'), rest.size());
     const std::string_view line = rest.substr(0, end);
     if (line.starts_with(kStart)) error = line.substr(kStart.size());
@@ -169,25 +170,10 @@ class ActiveRun {
     const std::optional<int> code = process_->exit_code();
     if (!code) return;
     process_.reset();
-    const bool stopped = *code == kExitInterrupted || *code == 128 + SIGTERM;
-    if (stopped) {
-      interrupted_ = true;
-    } else if (*code != 0 && !(stage_ == Stage::train && *code == kExitDiverged)) {
-      error_ = error_in(log());
-      if (error_.empty())
-        error_ = *code > 128 ? fmt::format("ended by signal {}", *code - 128)
-                             : fmt::format("ended with exit code {}", *code);
-    } else if (stage_ == Stage::train) {
-      after_training();
-    } else if (stage_ == Stage::score) {
-      after_scoring();
-    } else {
-      const Json packed = json_in(out());
-      const Json* golf = packed.at("golf").find("bytes");
-      packed_.set("bytes", packed.at("bytes")).set("golf_bytes", golf ? *golf : Json());
-      for (const auto& [key, from] :
-           {std::pair{"unpacked_bpb", "val_bpb_before"}, std::pair{"packed_bpb", "val_bpb_after"}})
-        if (const Json* value = packed.find(from)) packed_.set(key, *value);
+    try {
+      after_stage(*code);
+    } catch (const Error& error) {  // such as a damaged file; the other runs go on
+      error_ = error.what();
     }
   }
 
@@ -225,6 +211,7 @@ class ActiveRun {
     words.insert(words.end(),
                  {"--device", options_.device, "--threads", std::to_string(options_.threads), "--json"});
     stage_ = stage;
+    log_bytes_ = fs::exists(log()) ? fs::file_size(log()) : 0;
     process_ = std::make_unique<Process>(ops_, words, out(), log());
   }
 
@@ -238,6 +225,23 @@ class ActiveRun {
     }
     words.insert(words.end(), {"--samples", "0"});
     start(Stage::train, words);
+  }
+
+  void after_stage(int code) {
+    if (code == kExitInterrupted || code == 128 + SIGTERM) {
+      interrupted_ = true;
+    } else if (code != 0 && !(stage_ == Stage::train && code == kExitDiverged)) {
+      error_ = error_in(log(), log_bytes_);
+      if (error_.empty())
+        error_ = code > 128 ? fmt::format("ended by signal {}", code - 128)
+                            : fmt::format("ended with exit code {}", code);
+    } else if (stage_ == Stage::train) {
+      after_training();
+    } else if (stage_ == Stage::score) {
+      after_scoring();
+    } else {
+      after_packing();
+    }
   }
 
   void after_training() {
@@ -261,6 +265,15 @@ class ActiveRun {
       words.insert(words.end(),
                    {"--data", run_.held_out.string(), "--val-tokens", std::to_string(run_.val_tokens)});
     start(Stage::pack, words);
+  }
+
+  void after_packing() {
+    const Json packed = json_in(out());
+    const Json* golf = packed.at("golf").find("bytes");
+    packed_.set("bytes", packed.at("bytes")).set("golf_bytes", golf ? *golf : Json());
+    for (const auto& [key, from] :
+         {std::pair{"unpacked_bpb", "val_bpb_before"}, std::pair{"packed_bpb", "val_bpb_after"}})
+      if (const Json* value = packed.find(from)) packed_.set(key, *value);
   }
 
   fs::path scores() const { return fs::path("scores") / (run_.id + ".jsonl"); }
@@ -339,6 +352,7 @@ class ActiveRun {
   RunFollower follower_;
   Stage stage_ = Stage::train;
   std::unique_ptr<Process> process_;
+  std::uint64_t log_bytes_ = 0;  // of earlier processes
   bool interrupted_ = false;
   std::string error_;
   Json scored_ = Json::object(), packed_ = Json::object();

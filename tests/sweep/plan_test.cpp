@@ -91,6 +91,9 @@ TEST(SweepPlan, TheCommandLineChangesTheBaseAndChoosesVariants) {
   EXPECT_EQ(train_words(plan.variants[0], true), (Lines{"--data", "a.txt", "--set", "steps=5"}));
   EXPECT_EQ(refusal_of(text, {.variants = {"lr=0.4"}}).hint, "did you mean lr=0.1?");
   EXPECT_EQ(refusal_of(text, {.base = {"stepz=5"}}).hint, "did you mean steps?");
+  EXPECT_EQ(refusal_of(text, {.base = {"chat=yes"}}).message, "--set: chat expects true or false");
+  EXPECT_THROW(plan_of(text, {.base = {"lr"}}), UsageError);
+  EXPECT_THROW(plan_of(text, {.variants = {"lr=0.4"}}), UsageError);
 }
 
 TEST(SweepPlan, UnknownNamesAreRefusedWithTheNearestOne) {
@@ -124,6 +127,8 @@ TEST(SweepPlan, ContradictionsAreRefusedWithTheirLine) {
             "s.toml:3: variants a and b have the same settings");
   EXPECT_EQ(message("[variant.a/b]\nlr = 0.5\n"),
             "s.toml:1: 'a/b' cannot be the name of a variant, which is the name of its files");
+  EXPECT_NE(message("[one]\ntokenizer = [\"" + std::string(300, 'a') + "\"]\n").find("cannot be the name"),
+            std::string::npos);
   EXPECT_TRUE(message("[one]\nheads = [3]\n").starts_with("s.toml:2: ")) << message("[one]\nheads = [3]\n");
   EXPECT_TRUE(message("[one]\nlr = [\"fast\"]\n").starts_with("s.toml:2: "))
       << message("[one]\nlr = [\"fast\"]\n");
