@@ -150,8 +150,9 @@ class DataSharing {
                             const std::optional<TokenizerSpec>& spec) {
     DataSettings settings = source;
     settings.order = {};
-    return settings.to_json() + arguments.text("tokenizer") + "\n" + arguments.text("init") + "\n" +
-           (spec ? std::to_string(spec->vocab_size) : "");
+    const bool is_default = !arguments.given("tokenizer") && !arguments.given("init");
+    return settings.to_json() + (is_default ? "bytes" : arguments.text("tokenizer")) + "\n" +
+           arguments.text("init") + "\n" + (spec ? std::to_string(spec->vocab_size) : "");
   }
 
   SharedData open(const Arguments& arguments, const DataSettings& source,

@@ -158,7 +158,7 @@ class Reporting {
     for (VariantSummary& variant : report_.variants) {
       if (&variant == &base) continue;
       variant.difference = difference_of(base, variant);
-      const bool complete = variant.diverged + variant.failed == 0;
+      const bool complete = variant.diverged + variant.failed == 0 && !variant.values.empty();
       variant.verdict = !complete                        ? Verdict::incomplete
                         : !variant.difference            ? Verdict::no_common_seed
                         : variant.difference->over_seeds ? Verdict::undecided
@@ -293,6 +293,7 @@ std::string verdict_text(const VariantSummary& variant) {
   if (variant.verdict != Verdict::incomplete) parts.emplace_back(name_of(variant.verdict));
   if (variant.diverged > 0) parts.push_back(fmt::format("{} diverged", variant.diverged));
   if (variant.failed > 0) parts.push_back(fmt::format("{} failed", variant.failed));
+  if (parts.empty()) parts.emplace_back("no validation");
   return joined(parts, ", ");
 }
 
@@ -369,8 +370,8 @@ std::string names_with(const SweepReport& report, Verdict verdict) {
 
 std::string explanation(const SweepReport& report) {
   std::string text;
-  for (const Verdict verdict :
-       {Verdict::better, Verdict::worse, Verdict::undecided, Verdict::one_seed, Verdict::no_common_seed})
+  for (const Verdict verdict : {Verdict::better, Verdict::worse, Verdict::undecided, Verdict::one_seed,
+                                Verdict::no_common_seed, Verdict::incomplete})
     if (const std::string names = names_with(report, verdict); !names.empty())
       text += fmt::format("{}: {}\n", name_of(verdict), names);
   if (report.variants.size() < 2) return text;
