@@ -13,10 +13,11 @@ namespace thimble {
 
 namespace {
 
-constexpr std::size_t kMaskUnits = 400'000;  // about 40 ms
-constexpr std::size_t kMaskCacheBytes = 4 << 20;
+constexpr std::size_t kMaskUnits = 200'000;  // about 20 ms
+constexpr std::size_t kMaskCacheBytes = 2 << 20;
 constexpr std::size_t kFewestMasks = 16;
-constexpr std::size_t kMostAtoms = 32;
+constexpr std::size_t kMostAtoms = 96;
+constexpr std::size_t kFewLongTokens = 64, kTokensPerLongToken = 256;
 constexpr std::size_t kMaxExits = 8192;
 constexpr std::size_t kMaxTokenBytes = 4096;
 constexpr std::size_t kVisitsPerUnit = 32;
@@ -59,6 +60,17 @@ TokenTree tree_of(const std::vector<std::string>& texts) {
   return tree;
 }
 
+Vocabulary::Trees trees_of(const std::vector<std::string>& texts) {
+  std::vector<std::size_t> sizes;
+  for (const std::string& text : texts) sizes.push_back(text.size());
+  std::ranges::sort(sizes);
+  const std::size_t few = std::max(kFewLongTokens, texts.size() / kTokensPerLongToken);
+  const std::size_t shorter = sizes.size() > few ? sizes[sizes.size() - 1 - few] : 0;
+  std::vector<std::string> parts[2] = {texts, texts};
+  for (std::size_t id = 0; id < texts.size(); ++id) parts[texts[id].size() > shorter ? 0 : 1][id].clear();
+  return {tree_of(parts[0]), tree_of(parts[1])};
+}
+
 }  // namespace
 
 void TokenMask::add(const TokenMask& other) {
@@ -86,8 +98,8 @@ Vocabulary::Vocabulary(const Tokenizer& tokenizer) : tokenizer_(tokenizer) {
     tokenizer.append_token(id, true, first[at]);
     if (std::max(inner[at].size(), first[at].size()) > kMaxTokenBytes) inner[at] = first[at] = "";
   }
-  inner_ = tree_of(inner);
-  if (first != inner) first_ = tree_of(first);
+  inner_ = trees_of(inner);
+  if (first != inner) first_ = trees_of(first);
 }
 
 template <class Value>
@@ -139,23 +151,31 @@ std::shared_ptr<const TokenMask> Constraint::mask(Expr state, bool first) {
   const std::uint64_t key = std::uint64_t{state} << 1 | static_cast<std::uint64_t>(first);
   if (auto known = masks_.find(key)) return known;
   grammar_->allow_work(kMaskUnits);
-  // States that differ in the length that is left, such as that of a string, share a mask.
-  const Expr shared = grammar_->within(state, static_cast<std::uint32_t>(vocabulary_->tree(first).longest));
-  const std::uint64_t shared_key = std::uint64_t{shared} << 1 | static_cast<std::uint64_t>(first);
-  std::shared_ptr<const TokenMask> mask = masks_.find(shared_key);
-  if (!mask) {
-    auto made = std::make_shared<TokenMask>(vocabulary_->size());
-    add_tokens(shared, first, *made);
-    mask = std::move(made);
-    masks_.add(shared_key, mask, most_masks_);
+  std::shared_ptr<const TokenMask> mask = short_mask(state, first);
+  const TokenTree& longer = vocabulary_->trees(first).longer;
+  if (!longer.tokens.empty()) {
+    auto all = std::make_shared<TokenMask>(*mask);
+    walk(longer, 0, state, *all, nullptr);
+    mask = std::move(all);
   }
-  if (shared != state) masks_.add(key, mask, most_masks_);
+  masks_.add(key, mask, most_masks_);
   publish_memory();
   return mask;
 }
 
+std::shared_ptr<const TokenMask> Constraint::short_mask(Expr state, bool first) {
+  const std::size_t longest = vocabulary_->trees(first).shorter.longest;
+  state = grammar_->within(state, static_cast<std::uint32_t>(longest));
+  const std::uint64_t key = std::uint64_t{state} << 1 | static_cast<std::uint64_t>(first);
+  if (auto known = short_masks_.find(key)) return known;
+  auto mask = std::make_shared<TokenMask>(vocabulary_->size());
+  add_short_tokens(state, first, *mask);
+  short_masks_.add(key, mask, most_masks_);
+  return mask;
+}
+
 // Parts that begin with an atom share the atom's mask. The other alternatives are walked together.
-void Constraint::add_tokens(Expr state, bool first, TokenMask& mask) {
+void Constraint::add_short_tokens(Expr state, bool first, TokenMask& mask) {
   using Kind = Grammar::Kind;
   Grammar& grammar = *grammar_;
   std::vector<Expr> open = {state}, others;
@@ -178,11 +198,11 @@ void Constraint::add_tokens(Expr state, bool first, TokenMask& mask) {
     }
   }
   if (!others.empty())
-    walk(vocabulary_->tree(first), 0, grammar.alternatives(std::move(others)), mask, nullptr);
+    walk(vocabulary_->trees(first).shorter, 0, grammar.alternatives(std::move(others)), mask, nullptr);
 }
 
 void Constraint::add_atom(Expr atom, Expr rest, bool first, TokenMask& mask) {
-  const TokenTree& tree = vocabulary_->tree(first);
+  const TokenTree& tree = vocabulary_->trees(first).shorter;
   const auto known = atom_mask(atom, first);
   if (!known) {  // too many exits
     walk(tree, 0, grammar_->concat(grammar_->first(atom), rest), mask, nullptr);
@@ -194,7 +214,7 @@ void Constraint::add_atom(Expr atom, Expr rest, bool first, TokenMask& mask) {
 }
 
 std::shared_ptr<const Constraint::AtomMask> Constraint::atom_mask(Expr atom, bool first) {
-  const TokenTree& tree = vocabulary_->tree(first);
+  const TokenTree& tree = vocabulary_->trees(first).shorter;
   const std::uint64_t key = std::uint64_t{atom} << 1 | static_cast<std::uint64_t>(first);
   if (const auto known = atoms_.find(key)) return known->live.words().empty() ? nullptr : known;
   auto made = std::make_shared<AtomMask>(AtomMask{TokenMask(vocabulary_->size()), {}});
@@ -233,7 +253,8 @@ bool Constraint::walk(const TokenTree& tree, std::uint32_t from, Expr state, Tok
 
 void Constraint::publish_memory() {
   const std::size_t mask_bytes = vocabulary_->size() / 8 + 256;
-  memory_ = grammar_->memory_bytes() + (masks_.items.size() + atoms_.items.size()) * mask_bytes +
+  memory_ = grammar_->memory_bytes() +
+            (masks_.items.size() + short_masks_.items.size() + atoms_.items.size()) * mask_bytes +
             atoms_.items.size() * kMaxExits / 8 * sizeof(std::uint32_t);
 }
 

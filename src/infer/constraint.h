@@ -69,14 +69,19 @@ class Vocabulary {
 
   const Tokenizer& tokenizer() const { return tokenizer_; }
   std::size_t size() const { return static_cast<std::size_t>(tokenizer_.vocab_size()); }
+  // Nearly all tokens are short. States that differ only in counts beyond the longest of them share
+  // a mask, and the few long tokens are checked for each state.
+  struct Trees {
+    TokenTree shorter, longer;
+  };
   // `first`: of the tokens that begin a text, where SentencePiece drops a leading space.
-  const TokenTree& tree(bool first) const { return first && first_ ? *first_ : inner_; }
+  const Trees& trees(bool first) const { return first && first_ ? *first_ : inner_; }
   bool has_own_first() const { return first_.has_value(); }
 
  private:
   const Tokenizer& tokenizer_;
-  TokenTree inner_;
-  std::optional<TokenTree> first_;  // absent if it equals inner_
+  Trees inner_;
+  std::optional<Trees> first_;  // absent if they equal inner_
 };
 
 class Constraint {
@@ -113,7 +118,8 @@ class Constraint {
     void add(std::uint64_t key, std::shared_ptr<const Value> value, std::size_t most);
   };
 
-  void add_tokens(Expr state, bool first, TokenMask& mask);
+  std::shared_ptr<const TokenMask> short_mask(Expr state, bool first);
+  void add_short_tokens(Expr state, bool first, TokenMask& mask);
   void add_atom(Expr atom, Expr rest, bool first, TokenMask& mask);
   std::shared_ptr<const AtomMask> atom_mask(Expr atom, bool first);
   bool walk(const TokenTree& tree, std::uint32_t from, Expr state, TokenMask& mask,
@@ -124,7 +130,7 @@ class Constraint {
   Expr start_;
   std::shared_ptr<const Vocabulary> vocabulary_;
   std::size_t most_masks_;
-  Recent<TokenMask> masks_;
+  Recent<TokenMask> masks_, short_masks_;
   Recent<AtomMask> atoms_;
   std::vector<Expr> states_;  // by depth in the tree
   std::string bytes_;

@@ -8,15 +8,15 @@ namespace thimble {
 
 namespace {
 
-constexpr std::size_t kMaxNodes = 400'000;
-constexpr std::size_t kMaxChildren = 2'000'000;
-constexpr std::uint32_t kMaxRows = 12'288;  // of 1 KiB
+constexpr std::size_t kMaxNodes = 200'000;
+constexpr std::size_t kMaxChildren = 1'000'000;
+constexpr std::uint32_t kMaxRows = 8'192;  // of 1 KiB
 constexpr std::size_t kRowsPerBlock = 64;
 constexpr int kMaxDepth = 1500;  // recursion of derivatives
 constexpr std::size_t kFirstTable = 1024;
 constexpr int kShortenedParts = 32;  // how far within() looks
 constexpr std::uint32_t kShortenedAlternatives = 8;
-constexpr std::size_t kBuildUnits = 1'000'000;
+constexpr std::size_t kBuildUnits = 400'000;
 
 [[noreturn]] void too_complex(std::string_view what) {
   fail(Hint{"simplify its alternatives, or lower its counts"}, "the constraint is too complex: {}", what);

@@ -587,12 +587,9 @@ class SchemaCompiler {
     bool required = false;
   };
 
-  // The patterns of an object: their text, and whether they match a name.
   Expr pattern_expr(NodeId node, const std::string& pattern) {
-    const auto known = patterns_.find(pattern);
-    if (known != patterns_.end()) return known->second;
     try {
-      return patterns_[pattern] = terminals_.names_with(pattern);
+      return terminals_.names_with(pattern);
     } catch (const Error& error) {
       wrong(node, fmt::format("patternProperties '{}': {}", pattern.substr(0, 200), error.what()));
     }
@@ -627,7 +624,7 @@ class SchemaCompiler {
     return grammar_.concat({grammar_.literal(":"), terminals_.space(), schema_expr(schemas)});
   }
 
-  // The strings that all propertyNames allow, with the shortest escapes; kNothing: no propertyNames.
+  // The strings that all propertyNames allow, with the shortest escapes.
   Expr names_expr(const Clause& clause) {
     Clause all;
     for (const NodeId node : clause)
@@ -770,7 +767,6 @@ class SchemaCompiler {
   std::vector<Node> nodes_;
   std::map<const Json*, NodeId> ids_;
   std::map<Clause, Entry> entries_;
-  std::map<std::string, Expr> patterns_;
 };
 
 }  // namespace

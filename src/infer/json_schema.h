@@ -16,6 +16,7 @@
 //   - strings that have a pattern or format, and names of properties, with the shortest escapes
 #pragma once
 
+#include <map>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -92,6 +93,7 @@ class JsonTerminals {
 
   Grammar& grammar_;
   Expr space_ = kNothing, character_ = kNothing, plain_character_ = kNothing, plain_string_ = kNothing;
+  std::map<std::string, Expr, std::less<>> names_;  // by pattern
   Expr value_ = kNothing, object_ = kNothing, array_ = kNothing;
 };
 

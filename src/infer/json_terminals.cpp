@@ -165,9 +165,12 @@ Expr JsonTerminals::literal(std::string_view text) {
 }
 
 Expr JsonTerminals::names_with(std::string_view pattern) {
+  if (const auto known = names_.find(pattern); known != names_.end()) return known->second;
   const SpellCharacters spelled = [this](const CharSet& set) { return spell(set); };
   const Expr quote = grammar_.literal("\"");
-  return grammar_.concat({quote, regex_search_expr(grammar_, pattern, spelled), quote});
+  const Expr names = grammar_.concat({quote, regex_search_expr(grammar_, pattern, spelled), quote});
+  names_.emplace(pattern, names);
+  return names;
 }
 
 Expr JsonTerminals::string(const StringLimits& limits) {

@@ -41,6 +41,12 @@ CharSet line_ends() {
   return CharSet(Ranges{{'\n', '\n'}, {'\r', '\r'}, {0x2028, 0x2029}});
 }
 
+// Properties in \p{...}. Finding their characters takes milliseconds, so each is done once.
+struct Property {
+  std::string_view name, long_name;
+  CharSet set;
+};
+
 CharSet characters_of(CharClass classes) {
   Ranges ranges;
   for (char32_t code = 0; code <= kLastChar; ++code) {
@@ -51,6 +57,14 @@ CharSet characters_of(CharClass classes) {
       ranges.emplace_back(code, code);
   }
   return CharSet(std::move(ranges));
+}
+
+const std::array<Property, 4>& properties() {
+  static const std::array<Property, 4> all = {{{"L", "Letter", characters_of(kLetters)},
+                                               {"Ll", "Lowercase_Letter", characters_of(kLower)},
+                                               {"M", "Mark", characters_of(kMark)},
+                                               {"N", "Number", characters_of(kNumber)}}};
+  return all;
 }
 
 // A regular expression is compiled while it is read. Each part has up to four variants: whether it
@@ -288,19 +302,9 @@ class RegexReader {
     in_.expect("{");
     const std::string name(in_.take_while([](char c) { return c != '}'; }));
     in_.expect("}");
-    struct Property {
-      std::string_view name, long_name;
-      CharClass classes;
-    };
-    constexpr Property kProperties[] = {{"L", "Letter", kLetters},
-                                        {"Ll", "Lowercase_Letter", kLower},
-                                        {"M", "Mark", kMark},
-                                        {"N", "Number", kNumber}};
-    for (const Property& property : kProperties) {
-      if (name != property.name && name != property.long_name) continue;
-      const CharSet set = characters_of(property.classes);
-      return inverted ? set.inverted() : set;
-    }
+    for (const Property& property : properties())
+      if (name == property.name || name == property.long_name)
+        return inverted ? property.set.inverted() : property.set;
     in_.wrong(fmt::format("the property {} is not supported; L, Ll, M and N are", name));
   }
 

@@ -17,10 +17,9 @@ namespace thimble {
 
 namespace {
 
-constexpr std::array<std::string_view, 15> kUnsupported = {
-    "tools",       "tool_choice", "functions",          "function_call", "response_format",
-    "audio",       "modalities",  "web_search_options", "suffix",        "grammar",
-    "json_schema", "n_probs",     "chat_template",      "best_of",       "chat_template_kwargs"};
+constexpr std::array<std::string_view, 12> kUnsupported = {
+    "tools",  "tool_choice",        "functions", "function_call", "audio",         "modalities",
+    "suffix", "web_search_options", "n_probs",   "best_of",       "chat_template", "chat_template_kwargs"};
 
 void accept_object(Fields& fields, std::string_view name) {
   const Json* value = fields.find(name);
@@ -52,7 +51,6 @@ void accept_defaults(Fields& fields) {
     if (fields.has(name) && *fields.find(name) != value && *fields.find(name) != other)
       throw bad_field(std::string(name), fmt::format("{} is not supported by this server", name));
   };
-  harmless("response_format", Json::object().set("type", "text"));
   harmless("modalities", Json::array({Json("text")}));
   harmless("tools", Json::array());
   harmless("tool_choice", "none", "auto");
@@ -100,6 +98,8 @@ Request read_request(Fields& fields, const ServedModel& model, CompletionRequest
   request.stop_strings = read_stops(fields);
   request.samples = completion.samples = read_samples(fields);
   request.min_tokens = fields.integer("min_tokens").value_or(0);
+  request.constraint = read_constraint(fields, model);
+  request.raw_logprobs = fields.boolean("raw_logprobs").value_or(false);
   return request;
 }
 
@@ -225,6 +225,7 @@ std::size_t answer_bytes(std::size_t so_far, const Request& request, std::size_t
   // A Sequence with its events. Per token: the ids of two histories that double their capacity, a
   // count for penalties, and text that doubles its capacity.
   constexpr std::size_t kChoice = 8 << 10, kToken = 16 + 48;
+  constexpr std::size_t kConstraint = 4 << 20;
   const SamplingOptions& sampling = request.sampling;
   std::size_t options = sampling.logit_bias.size() * sizeof(sampling.logit_bias[0]) +
                         sampling.suppressed.size() * sizeof(TokenId);
@@ -239,7 +240,8 @@ std::size_t answer_bytes(std::size_t so_far, const Request& request, std::size_t
   const std::size_t prompt = prompt_tokens * (16 + model.longest_token + (request.score_prompt ? score : 0));
   const std::size_t choice =
       kChoice + options + 8 * prompt_tokens + tokens * (kToken + 2 * model.longest_token + score);
-  const std::size_t bytes = so_far + prompt + 2 * options + samples * choice;
+  const std::size_t bytes = so_far + prompt + 2 * options + samples * choice +
+                            (request.constraint && so_far == 0 ? kConstraint : 0);
   if (bytes > model.max_answer_bytes)
     throw bad_field("max_tokens",
                     fmt::format("max_tokens: the answer may take {} bytes, but the limit is {}; lower "
@@ -486,6 +488,91 @@ std::vector<std::string> read_stops(Fields& fields) {
     stops.push_back(item.as_string());
   }
   return stops;
+}
+
+namespace {
+
+struct NamedSource {
+  std::string field;
+  ConstraintSource source;
+};
+
+NamedSource schema_source(std::string field, const Json& schema) {
+  return {std::move(field), {.kind = ConstraintKind::json_schema, .text = schema.dump()}};
+}
+
+// {"type": "json_schema", "json_schema": {"name": "person", "schema": {...}, "strict": true}}, or
+// with "schema" beside "type", as llama.cpp reads it. `strict` makes no difference: a schema is
+// always enforced.
+std::optional<NamedSource> format_source(const Json& given) {
+  if (!given.is_object())
+    throw bad_field("response_format",
+                    fmt::format("response_format must be an object, got {}", kind_of(given)));
+  Fields format(given, "response_format.");
+  const std::string type = format.string("type").value_or("");
+  const Json* const schema = format.find("schema");
+  const Json* const wrapped = format.find("json_schema");
+  format.finish();
+  if (type == "text" && !schema && !wrapped) return std::nullopt;
+  if (type == "json_object" && !wrapped)
+    return schema ? schema_source("response_format.schema", *schema) : NamedSource{"response_format", {}};
+  if (type != "json_schema")
+    throw bad_field("response_format.type",
+                    "response_format.type must be 'text', 'json_object' or 'json_schema', with the fields of "
+                    "that type");
+  if (schema && !wrapped) return schema_source("response_format.schema", *schema);
+  if (!wrapped || schema)
+    throw bad_field("response_format.json_schema", "response_format.json_schema is required");
+  if (!wrapped->is_object())
+    throw bad_field("response_format.json_schema",
+                    fmt::format("response_format.json_schema must be an object, got {}", kind_of(*wrapped)));
+  Fields inner(*wrapped, "response_format.json_schema.");
+  inner.string("name");
+  inner.string("description");
+  inner.boolean("strict");
+  const Json& found = inner.required("schema");
+  inner.finish();
+  return schema_source("response_format.json_schema.schema", found);
+}
+
+std::vector<std::string> read_choices(const Json& given) {
+  std::vector<std::string> choices;
+  if (!given.is_array())
+    throw bad_field("guided_choice",
+                    fmt::format("guided_choice must be an array of strings, got {}", kind_of(given)));
+  for (const Json& choice : given.as_array()) {
+    if (!choice.is_string())
+      throw bad_field("guided_choice",
+                      fmt::format("guided_choice must contain strings, got {}", kind_of(choice)));
+    choices.push_back(choice.as_string());
+  }
+  return choices;
+}
+
+}  // namespace
+
+std::shared_ptr<Constraint> read_constraint(Fields& fields, const ServedModel& model) {
+  std::vector<NamedSource> sources;
+  if (const Json* format = fields.find("response_format"))
+    if (auto source = format_source(*format)) sources.push_back(std::move(*source));
+  if (const Json* schema = fields.find("json_schema"))
+    sources.push_back(schema_source("json_schema", *schema));
+  if (auto text = fields.string("grammar"); text && !text->empty())
+    sources.push_back({"grammar", {.kind = ConstraintKind::gbnf, .text = std::move(*text)}});
+  if (auto text = fields.string("guided_regex"))
+    sources.push_back({"guided_regex", {.kind = ConstraintKind::regex, .text = std::move(*text)}});
+  if (const Json* choices = fields.find("guided_choice"))
+    sources.push_back({"guided_choice", {.kind = ConstraintKind::choice, .choices = read_choices(*choices)}});
+  if (sources.empty()) return nullptr;
+  if (sources.size() > 1)
+    throw bad_field(sources[1].field, fmt::format("{} and {} were sent; a request may have one of them",
+                                                  sources[0].field, sources[1].field));
+  try {
+    if (model.constraints) return model.constraints->compile(sources[0].source);
+    return ConstraintCompiler(*model.tokenizer).compile(sources[0].source);
+  } catch (const Error& error) {
+    throw bad_field(sources[0].field, fmt::format("{}: {}", sources[0].field, error.what()));
+  }
 }
 
 }  // namespace thimble

@@ -2,12 +2,14 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "base/json.h"
 #include "config/config.h"
+#include "infer/constraint.h"
 #include "infer/request.h"
 #include "infer/sampler.h"
 #include "tokenizer/chat_layout.h"
@@ -28,6 +30,7 @@ struct ServedModel {
   std::int64_t created = 0;                // Unix time
   std::size_t longest_token = 16;          // bytes
   std::size_t max_answer_bytes = 64 << 20;
+  std::shared_ptr<ConstraintCompiler> constraints = {};  // absent: nothing is kept between requests
 };
 
 enum class Dialect { chat, text };
@@ -74,6 +77,11 @@ Conversation parse_messages(Fields& fields);
 // Reads the sampling fields, with the names of OpenAI, llama.cpp and vLLM. Absent fields take their
 // values from `model`.
 SamplingOptions read_sampling(Fields& fields, const ServedModel& model);
+
+// Reads what the answer must consist of: "response_format" (OpenAI), "json_schema" and "grammar"
+// (llama.cpp), "guided_regex" and "guided_choice" (vLLM). nullptr if none is sent. Throws an
+// ApiError that names the field, with the path in a schema.
+std::shared_ptr<Constraint> read_constraint(Fields& fields, const ServedModel& model);
 
 // Reads "stop": a string or an array of strings.
 std::vector<std::string> read_stops(Fields& fields);

@@ -337,6 +337,7 @@ ServedModel with_limits(ServedModel served, const ServiceOptions& options) {
   for (TokenId id = 0; id < served.tokenizer->vocab_size(); ++id)
     served.longest_token = std::max(served.longest_token, bytes_of_token(*served.tokenizer, id).size());
   served.max_answer_bytes = options.memory_bytes / 32;
+  served.constraints = std::make_shared<ConstraintCompiler>(*served.tokenizer);
   return served;
 }
 

@@ -11,6 +11,7 @@ constexpr std::array kTargets = {
     FuzzTarget{"artifact", fuzz_artifact},
     FuzzTarget{"chat", fuzz_chat},
     FuzzTarget{"config", fuzz_config},
+    FuzzTarget{"constraint", fuzz_constraint},
     FuzzTarget{"export", fuzz_export},
     FuzzTarget{"gguf", fuzz_gguf},
     FuzzTarget{"http", fuzz_http},

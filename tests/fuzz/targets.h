@@ -20,6 +20,7 @@ using FuzzBytes = std::span<const std::byte>;
 void fuzz_artifact(FuzzBytes bytes);
 void fuzz_chat(FuzzBytes bytes);
 void fuzz_config(FuzzBytes bytes);
+void fuzz_constraint(FuzzBytes bytes);
 void fuzz_export(FuzzBytes bytes);
 void fuzz_gguf(FuzzBytes bytes);
 void fuzz_http(FuzzBytes bytes);

@@ -185,7 +185,7 @@ std::vector<Malformed> bad_fields() {
       {"UnknownStreamOption", chat_field(R"("stream":true,"stream_options":{"x":1})"), 400,
        "stream_options.x"},
       {"Tools", chat_field(R"("tools":[{"type":"function"}])"), 400, "tools is not supported"},
-      {"ResponseFormat", chat_field(R"("response_format":{"type":"json_object"})"), 400, "response_format"},
+      {"ResponseFormat", chat_field(R"("response_format":{"type":"xml"})"), 400, "response_format.type"},
       {"Misspelled", chat_field(R"("temprature":1)"), 400, "did you mean 'temperature'?"},
       {"UnknownField", chat_field(R"("quux":1)"), 400, "unknown field 'quux'"},
       {"TwoMaxTokens", chat_field(R"("max_completion_tokens":2)"), 400, "differ"},
