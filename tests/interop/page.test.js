@@ -81,6 +81,23 @@ test('a request contains the conversation, the system prompt and the chosen sett
   assert.equal(await page.locator('#turns .text').count(), 0);
 }));
 
+test('an answer follows the JSON Schema in the settings', needs_browser, () => on(chatty, {}, async (page) => {
+  const schema = { type: 'object', properties: { ok: { type: 'boolean' } }, required: ['ok'], additionalProperties: false };
+  await set(page, { schema: JSON.stringify(schema), seed: 1 });
+  await ask(page, 'One?');
+  assert.equal(typeof JSON.parse(await last_text(page)).ok, 'boolean');
+  await page.reload();
+  await has_answers(page, 1);
+  assert.deepEqual(JSON.parse(await page.inputValue('#schema')), schema);
+  await set(page, { schema: '{' });
+  await page.press('#schema', 'Tab');
+  assert.match(await page.textContent('#schema-error'), /not JSON/);
+  await set(page, { schema: '{"not": {}}' });
+  await page.fill('#message', 'Two?');
+  await page.press('#message', 'Enter');
+  await page.locator('.assistant .note').nth(1).filter({ hasText: "keyword 'not'" }).waitFor();
+}));
+
 test('an answer is streamed, and stopping it frees its slot', needs_browser, () => on(endless, {}, async (page) => {
   const lengths = [];
   await set(page, { temperature: 0 });
