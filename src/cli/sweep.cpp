@@ -99,7 +99,10 @@ Parallel parallel_from(const Arguments& arguments, const std::vector<VariantCost
   std::optional<Parallel> before;  // of the first call, so that a resumed sweep gives the same bits
   if (fs::exists(recorded)) {
     const Json json = parse_json(read_file(recorded, kMaxPlanBytes), recorded.string());
-    before = {static_cast<int>(json.at("jobs").as_int()), static_cast<int>(json.at("threads").as_int())};
+    const auto count = [&](std::string_view key) {
+      return static_cast<int>(std::clamp<std::int64_t>(json.at(key).as_int(), 1, kMostJobs));
+    };
+    before = {count("jobs"), count("threads")};
   }
   Parallel parallel;
   if (arguments.given("jobs")) {
@@ -199,7 +202,7 @@ std::string settings_digest(const SweepVariant& variant, const SweepPlan& plan) 
   return digest_of(joined(words, "\n")).hex();
 }
 
-// A run of the sweep and whether it still has to be trained.
+// A run that still has to be trained.
 struct PlannedRun {
   std::size_t variant = 0;
   std::int64_t seed = 0;
@@ -260,7 +263,8 @@ void check_folder(const fs::path& folder) {
   if (!fs::exists(folder)) return;
   const bool ours = fs::exists(folder / "results.jsonl") && fs::exists(folder / "sweep.toml");
   const fs::path foreign = foreign_entry(folder, [&](const fs::directory_entry& entry) {
-    return ours || entry.path().filename() == "results.jsonl";  // the first file of a sweep
+    const std::string name = entry.path().filename().string();  // a killed sweep may have only these
+    return ours || name == "results.jsonl" || name == ".sweep.toml.tmp";
   });
   check(foreign.empty(), Hint{"choose a new or empty folder with -o"}, "{} is not a sweep: it contains {}",
         folder.string(), foreign.filename().string());

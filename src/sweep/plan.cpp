@@ -222,7 +222,6 @@ class SweepReader {
 
   void read_base() {
     std::string name = "base", note;
-    Settings own;
     for (const TomlSection& section : sections_) {
       if (section.name != "base") continue;
       base_ = settings_of(section, &name, note);
@@ -266,9 +265,9 @@ class SweepReader {
     }
   }
 
-  // A variant of [one] or [grid]; the base itself may be among them.
+  // A variant of [one] or [grid]; the base and each other's variants may be among them.
   void add_derived(const Settings& change, const std::string& at) {
-    if (identity_of(change, at) == identity_.front()) return;
+    if (std::ranges::count(identity_, identity_of(change, at)) > 0) return;
     add(name_of(change), "", change, at);
   }
 
@@ -298,7 +297,7 @@ class SweepReader {
       if (option->key == "preset") under(placed.where, [&] { builder.preset(placed.setting.value); });
       if (!option->is_flag || placed.setting.value == "true") variant.options.push_back(placed.setting);
     }
-    if (builder.preset_name().empty()) builder.preset("quick");
+    if (builder.preset_name().empty()) builder.preset("quick");  // as `thimble train`
     // The base is a layer below the variant: a variant's `epochs` replaces the `steps` of the base.
     for (const Placed& placed : base_)
       if (!find_option(placed.setting.key))

@@ -50,6 +50,12 @@ TEST(SweepPlan, AGridHasEveryCombinationAndTheLastKeyChangesFastest) {
                    "layers=3,mlp=relu2: layers=3 mlp=relu2", "layers=3,mlp=gelu: layers=3 mlp=gelu"}));
 }
 
+TEST(SweepPlan, AVariantOfTwoSectionsIsTrainedOnce) {
+  const SweepPlan plan =
+      plan_of("[base]\nlayers = 4\n[one]\nlr = [0.1, 0.1]\n[grid]\nlr = [0.1]\nlayers = [4, 6]\n");
+  EXPECT_EQ(shown(plan), (Lines{"base: ", "lr=0.1: lr=0.1", "lr=0.1,layers=6: lr=0.1 layers=6"}));
+}
+
 TEST(SweepPlan, ListedVariantsHaveNamesAndNotes) {
   const SweepPlan plan = plan_of(
       "[base]\nname = \"golf\"\npreset = \"golf\"\n[variant.leaky]\nmlp = \"leaky_relu2\"\nnote = \"x^2 / "
