@@ -29,14 +29,6 @@ constexpr std::size_t kShownBytes = 400;  // of a turn
 
 namespace fs = std::filesystem;
 
-// The run that MODEL is the folder or a checkpoint of; empty if there is none.
-fs::path run_of(const fs::path& model) {
-  const fs::path path = fs::weakly_canonical(model);
-  for (const fs::path& folder : {path, path.parent_path(), path.parent_path().parent_path()})
-    if (fs::is_regular_file(folder / "data.json") && fs::is_directory(folder / "checkpoints")) return folder;
-  return {};
-}
-
 // What is measured on.
 struct EvalData {
   SpooledInput named;  // --data
@@ -45,7 +37,7 @@ struct EvalData {
 
   EvalData(const Arguments& arguments, const Interrupt& interrupt)
       : named(arguments.text("data"), &interrupt), path(named.name()) {
-    const fs::path run = run_of(arguments.path("MODEL"));
+    const fs::path run = run_named(arguments.path("MODEL"));
     if (!arguments.given("data")) {
       if (arguments.flag("exact") || arguments.flag("multiple-choice"))
         throw UsageError("--data is missing", Hint{"pass a file of questions"});

@@ -2,17 +2,28 @@
 
 #include <fmt/format.h>
 
+#include "base/error.h"
 #include "base/json.h"
 #include "base/signals.h"
 #include "base/table.h"
 #include "cli/console.h"
 #include "cli/parse.h"
+#include "cli/train_inputs.h"
+#include "data/data_folder.h"
+#include "data/document.h"
 #include "data/text_files.h"
+#include "eval/eval_data.h"
+#include "eval/memorization.h"
 #include "qa/gates.h"
+#include "train/train_data.h"
 
 namespace thimble {
 
 namespace {
+
+namespace fs = std::filesystem;
+
+constexpr std::int64_t kMostTokens = 1'000'000;  // sampled by --memorized
 
 Json as_json(const QaRequest& request, const QaReport& report) {
   Json gates = Json::array();
@@ -44,9 +55,78 @@ std::string as_text(const QaReport& report) {
   return text;
 }
 
+// The data whose training split is searched: those of the run, or those of --data.
+struct SearchedData {
+  std::optional<TrainData> shards;
+  std::optional<TokenSet> val;  // of --val-data, for a text
+  MemorizationData data;
+};
+
+void search_text(const fs::path& text, const Arguments& arguments, const Tokenizer& tokenizer,
+                 Console& console, const Interrupt& interrupt, SearchedData& searched) {
+  const DocumentSplit split = documents_from(arguments);
+  if (!arguments.text("val-data").empty())
+    searched.val =
+        open_eval_set(arguments.path("val-data"), tokenizer, console.progress(), &interrupt, split);
+  else
+    console.log().warning("without --val-data there is no held-out text to compare with");
+  if (detect_kind(find_source(text.string())) == DataKind::chat)
+    searched.data.chat = ChatTokens::of(tokenizer);
+  searched.data.held_out = searched.val ? &*searched.val : nullptr;
+  searched.data.read_training = [text, split, &tokenizer, &console, &interrupt](const TokenSink& sink) {
+    encode_data(text, tokenizer, sink, console.progress(), &interrupt, split);
+  };
+}
+
+void open_searched(const Arguments& arguments, const std::string& named, const Tokenizer& tokenizer,
+                   Console& console, const Interrupt& interrupt, SearchedData& searched) {
+  const fs::path run = run_named(arguments.path("MODEL"));
+  const bool of_run = named.empty() || (!run.empty() && is_training_data(run, named));
+  if (of_run && run.empty())
+    throw UsageError(
+        fmt::format("--data is missing, and {} is not a run with data of its own", arguments.text("MODEL")),
+        Hint{"pass the text, chats or folder of shards that the model was trained on"});
+  if (!of_run && !is_data_folder(named))
+    return search_text(named, arguments, tokenizer, console, interrupt, searched);
+  for (const std::string_view option : {"documents", "val-data"})
+    if (arguments.given(option) && (of_run || option == "documents"))
+      throw UsageError(fmt::format("--{} applies to a text given with --data", option));
+  searched.shards =
+      of_run ? open_data_of(run, tokenizer) : open_shards(named, arguments.path("val-data"), tokenizer);
+  searched.data = memorization_data(*searched.shards, tokenizer, console.progress(), &interrupt);
+}
+
+int print_memorization(const Arguments& arguments, const std::string& data, Console& console,
+                       const Interrupt& interrupt) {
+  for (const std::string_view option : {"min-tps", "skip", "require"})
+    if (arguments.given(option))
+      throw UsageError(fmt::format("--{} applies to the checks, which --memorized does not run", option));
+  const MemorizationOptions options{
+      .tokens = arguments.integer("tokens", {.least = 1, .most = kMostTokens}),
+      .seed = static_cast<std::uint64_t>(arguments.integer("seed", {.least = 0}))};
+  const ModelFile file = open_model(arguments.path("MODEL"), WeightsAs::stored);
+  const auto tokenizer = open_tokenizer(file);
+  check(tokenizer != nullptr, "{} has no tokenizer, which --memorized needs", file.path.string());
+  SearchedData searched;
+  open_searched(arguments, data, *tokenizer, console, interrupt, searched);
+  const Context context(device_from(arguments, console.log()), console.log());
+  Model model = make_model(file, context, compute_dtype(file.config.train.dtype, context.device()));
+  const Memorization result =
+      measure_memorization(model, *tokenizer, searched.data, options, console.progress(), &interrupt);
+  if (console.json())
+    console.print_json(
+        Json::object().set("model", arguments.text("MODEL")).set("memorization", result.to_json()));
+  else
+    console.print_foreign(result.text(page_width(0)));
+  return 0;
+}
+
 int run_qa(const Arguments& arguments, Console& console) {
   const Interrupt interrupt;
   const SpooledInput data(arguments.text("data"), &interrupt);
+  if (arguments.flag("memorized")) return print_memorization(arguments, data.name(), console, interrupt);
+  for (const std::string_view option : {"val-data", "documents", "tokens", "seed"})
+    if (arguments.given(option)) throw UsageError(fmt::format("--{} applies only to --memorized", option));
   QaRequest request{.model = arguments.path("MODEL"),
                     .data = data.name(),
                     .skipped = arguments.list("skip"),
@@ -67,31 +147,52 @@ std::vector<std::string_view> gate_names() {
   return names;
 }
 
+// Options of --memorized alone.
+std::vector<Option> memorization_options() {
+  std::vector<Option> options = {
+      {.name = "memorized",
+       .help = "instead of the checks, measure how much of the text that the model generates occurs verbatim "
+               "in the training data of the run, or in --data"},
+      {.name = "val-data",
+       .value = "PATH",
+       .help = "held-out text or chats, to compare with",
+       .shown_default = "the validation split of the data"},
+      documents_option(),
+      {.name = "tokens", .value = "N", .initial = "16384", .help = "number of tokens to sample"},
+      common::seed()};
+  for (Option& option : options) {
+    option.group = "memorization";
+    option.common = false;
+  }
+  return options;
+}
+
 }  // namespace
 
 Command qa_command() {
-  return {
-      .name = "qa",
-      .summary = "check that a model is complete, finite, and still produces its recorded output",
-      .arguments = {model_argument()},
-      .options =
-          {{.name = "data",
-            .value = "X",
-            .help =
-                "text, chats or shards to score; the check fails if bits per byte are worse than recorded"},
-           {.name = "min-tps", .value = "F", .help = "minimum decoding speed, in tokens per second"},
-           {.name = "skip", .help = "skip this check", .choices = gate_names(), .repeated = true},
-           {.name = "require",
-            .value = "N",
-            .initial = "1",
-            .help = "fail if fewer checks ran; skipped checks do not count"},
-           device_option(),
-           common::threads(),
-           common::json(),
-           common::quiet()},
-      .examples = {"thimble qa runs/book", "thimble qa runs/book --data runs/book/data --require 9",
-                   "thimble qa book.thimble --min-tps 100 --json"},
-      .run = run_qa};
+  std::vector<Option> options = {
+      {.name = "data",
+       .value = "X",
+       .help =
+           "text, chats or shards to score; the check fails if bits per byte are worse than recorded. With "
+           "--memorized: the training data"},
+      {.name = "min-tps", .value = "F", .help = "minimum decoding speed, in tokens per second"},
+      {.name = "skip", .help = "skip this check", .choices = gate_names(), .repeated = true},
+      {.name = "require",
+       .value = "N",
+       .initial = "1",
+       .help = "fail if fewer checks ran; skipped checks do not count"}};
+  for (const Option& option : memorization_options()) options.push_back(option);
+  for (const Option& option : {device_option(), common::threads(), common::json(), common::quiet()})
+    options.push_back(option);
+  return {.name = "qa",
+          .summary = "check that a model is complete, finite, and still produces its recorded output",
+          .arguments = {model_argument()},
+          .options = std::move(options),
+          .examples = {"thimble qa runs/book", "thimble qa runs/book --data runs/book/data --require 9",
+                       "thimble qa book.thimble --min-tps 100 --json", "thimble qa runs/chat --memorized",
+                       "thimble qa chat.thimble --memorized --data chats.jsonl --val-data other.jsonl"},
+          .run = run_qa};
 }
 
 }  // namespace thimble

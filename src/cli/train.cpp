@@ -65,6 +65,7 @@ class TrainWatch {
 };
 
 constexpr std::int64_t kMostSamples = 16;
+constexpr std::int64_t kMostMemorization = 1'000'000;  // tokens
 
 double seconds_since_1970() {
   return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
@@ -82,6 +83,7 @@ TrainWatch::~TrainWatch() = default;
 
 void TrainWatch::attach(TrainRequest& request) {
   request.samples = arguments_.integer("samples", {.least = 0, .most = kMostSamples});
+  request.memorization_tokens = arguments_.integer("memorization", {.least = 0, .most = kMostMemorization});
   if (!arguments_.flag("tensorboard")) return;
   tensorboard_ =
       std::make_unique<TensorBoardWriter>(disk_, run_, request.config.optimizer, seconds_since_1970);
@@ -264,6 +266,7 @@ Json as_json(const TrainResult& result, const std::filesystem::path& report, con
   if (!report.empty()) json.set("report", report.string());
   if (!command.empty()) json.set("continue", command);
   if (result.diagnosis) json.set("diagnosis", result.diagnosis->to_json());
+  if (result.memorization) json.set("memorization", result.memorization->to_json());
   return json;
 }
 
@@ -289,6 +292,7 @@ void print_result(const TrainResult& result, const std::filesystem::path& report
   if (!result.checkpoint.empty()) console.print(result.checkpoint.string() + "\n");
   if (!command.empty()) console.print(fmt::format("continue with:\n  {}\n", command));
   if (result.diagnosis) console.print(result.diagnosis->text());
+  if (result.memorization) console.print(result.memorization->line() + "\n");
   if (!report.empty()) console.log().info("report: {}", report.string());
 }
 
@@ -672,6 +676,11 @@ Command train_command() {
                  .value = "N",
                  .initial = "2",
                  .help = "texts generated at each validation for the report; 0: none"},
+                {.name = "memorization",
+                 .value = "N",
+                 .initial = "8192",
+                 .help = "maximum number of tokens sampled at the end of the run to measure how much of the "
+                         "training text the model repeats; 0: do not measure"},
                 {.name = "tensorboard", .help = "also write a TensorBoard event file to RUN"}},
                true));
   add(setting_options(kDefaultPreset, kBasic));

@@ -105,6 +105,8 @@ constexpr Synonyms kSynonyms[] = {
     {"bits", "n-bits wbits bits-per-weight"},
     {"budget", "max-bytes"},
     {"limit", "limit-samples"},
+    {"memorized", "memorised memorization memorisation"},
+    {"memorization", "memorisation memorized memorised"},
     {"stats", "verbose timings"},
     // commands and settings of chat
     {"quit", "bye exit"},

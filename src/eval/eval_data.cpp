@@ -23,14 +23,12 @@ Document checked_document(Record& record, const ReadOptions& options) {
 
 // Encodes every document with a leading bos. Documents may have any length, so they are encoded in
 // pieces, as in `data build`.
-std::vector<std::int32_t> encode_texts(const DataSource& source, DocumentSplit split,
-                                       const Tokenizer& tokenizer, const ProgressOutput& progress,
-                                       const Interrupt* interrupt) {
+void encode_texts(const DataSource& source, DocumentSplit split, const Tokenizer& tokenizer,
+                  const TokenSink& sink, const ProgressOutput& progress, const Interrupt* interrupt) {
   const ReadOptions options{.split = split};
   const BatchEncoder encoder(tokenizer, options, {});
   Mixture mixture({&source, 1}, options);
   ProgressBar bar(progress, "reading", "bytes", mixture.stored_bytes());
-  std::vector<std::int32_t> tokens;
   for (auto batch = mixture.next_batch(); !batch.empty(); batch = mixture.next_batch()) {
     if (interrupt) interrupt->throw_if_interrupted();
     bar.update(mixture.stored_bytes_read());
@@ -39,10 +37,8 @@ std::vector<std::int32_t> encode_texts(const DataSource& source, DocumentSplit s
       mixed.record.json = false;
     }
     for (const EncodedRecord& encoded : encoder.encode(batch, std::vector<bool>(batch.size(), true)))
-      for (const std::vector<TokenId>& part : encoded.parts)
-        tokens.insert(tokens.end(), part.begin(), part.end());
+      for (const std::vector<TokenId>& part : encoded.parts) sink(part);
   }
-  return tokens;
 }
 
 // All texts of a source, concatenated.
@@ -59,28 +55,36 @@ std::string read_texts(const DataSource& source, const ProgressOutput& progress,
   return text;
 }
 
-std::vector<Conversation> read_chats(const DataSource& source, std::uint64_t limit) {
+// At most `limit` conversations; 0: all.
+void for_each_chat(const DataSource& source, std::uint64_t limit,
+                   const std::function<void(Conversation)>& action) {
   const ReadOptions options{.kind = DataKind::chat};
   RecordReader reader(source, options);
-  std::vector<Conversation> conversations;
-  while (limit == 0 || conversations.size() < limit) {
+  std::uint64_t count = 0;
+  while (limit == 0 || count < limit) {
     auto record = reader.next();
     if (!record) break;
     Document document = checked_document(*record, options);
-    if (!document.turns.empty()) conversations.push_back(std::move(document.turns));
+    if (document.turns.empty()) continue;
+    action(std::move(document.turns));
+    ++count;
   }
-  check(!conversations.empty(), "{} contains no conversation with an answer", source.name);
+  check(count > 0, "{} contains no conversation with an answer", source.name);
+}
+
+std::vector<Conversation> read_chats(const DataSource& source, std::uint64_t limit) {
+  std::vector<Conversation> conversations;
+  for_each_chat(source, limit, [&](Conversation turns) { conversations.push_back(std::move(turns)); });
   return conversations;
 }
 
-std::vector<std::int32_t> encode_chats(const DataSource& source, const Tokenizer& tokenizer) {
+void encode_chats(const DataSource& source, const Tokenizer& tokenizer, const TokenSink& sink,
+                  const Interrupt* interrupt) {
   const ChatLayout layout = ChatLayout::roles(tokenizer);
-  std::vector<std::int32_t> tokens;
-  for (const Conversation& turns : read_chats(source, 0)) {
-    const std::vector<TokenId> ids = layout.conversation(turns);
-    tokens.insert(tokens.end(), ids.begin(), ids.end());
-  }
-  return tokens;
+  for_each_chat(source, 0, [&](const Conversation& turns) {
+    if (interrupt) interrupt->throw_if_interrupted();
+    sink(layout.conversation(turns));
+  });
 }
 
 }  // namespace
@@ -96,14 +100,24 @@ TokenSet open_eval_set(const std::filesystem::path& path, const Tokenizer& token
     return open_split(folder, DataSplit::val, TokenMarks::of(tokenizer, folder.kind(), LossOn::assistant),
                       Digests::verified);
   }
+  std::vector<std::int32_t> tokens;
+  const auto add = [&](std::span<const TokenId> more) {
+    tokens.insert(tokens.end(), more.begin(), more.end());
+  };
+  const DataKind kind = encode_data(path, tokenizer, add, progress, interrupt, split);
+  check(!tokens.empty(), "{} is empty", path.string());
+  return {std::move(tokens), TokenMarks::of(tokenizer, kind, LossOn::assistant)};
+}
+
+DataKind encode_data(const std::filesystem::path& path, const Tokenizer& tokenizer, const TokenSink& sink,
+                     const ProgressOutput& progress, const Interrupt* interrupt, DocumentSplit split) {
   const DataSource source = find_source(path.string());
   const DataKind kind = detect_kind(source);
-  const TokenMarks marks = TokenMarks::of(tokenizer, kind, LossOn::assistant);
-  std::vector<std::int32_t> tokens = kind == DataKind::chat
-                                         ? encode_chats(source, tokenizer)
-                                         : encode_texts(source, split, tokenizer, progress, interrupt);
-  check(!tokens.empty(), "{} is empty", path.string());
-  return {std::move(tokens), marks};
+  if (kind == DataKind::chat)
+    encode_chats(source, tokenizer, sink, interrupt);
+  else
+    encode_texts(source, split, tokenizer, sink, progress, interrupt);
+  return kind;
 }
 
 std::vector<std::int32_t> read_stream(const std::filesystem::path& path, const Tokenizer& tokenizer,

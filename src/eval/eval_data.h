@@ -4,6 +4,8 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <functional>
+#include <span>
 #include <vector>
 
 #include "base/progress.h"
@@ -24,6 +26,13 @@ namespace thimble {
 TokenSet open_eval_set(const std::filesystem::path& path, const Tokenizer& tokenizer,
                        const ProgressOutput& progress, const Interrupt* interrupt = nullptr,
                        DocumentSplit split = DocumentSplit::end_of_text);
+
+// The same tokens of a text or chats, for data that may be larger than memory: `sink` gets them in
+// order, in parts.
+using TokenSink = std::function<void(std::span<const TokenId>)>;
+DataKind encode_data(const std::filesystem::path& path, const Tokenizer& tokenizer, const TokenSink& sink,
+                     const ProgressOutput& progress, const Interrupt* interrupt = nullptr,
+                     DocumentSplit split = DocumentSplit::end_of_text);
 
 // Reads a text as llama.cpp's tools do: in one piece, without the last line end and without a
 // leading bos. For shards: the validation split.

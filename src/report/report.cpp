@@ -219,6 +219,54 @@ std::string samples(const RunData& run) {
   return out.empty() ? "" : "<h2>Samples</h2>\n<div class=\"samples\">\n" + out + "</div>\n";
 }
 
+// A row of the table of memorization: a share in percent, of sampled and of held-out text.
+std::string share_row(std::string_view label, const Json* sampled, const Json* held_out) {
+  const auto cell = [](const Json* share) {
+    return share && share->is_number() ? fmt::format("{:.2f} %", 100 * share->as_double()) : std::string("-");
+  };
+  return fmt::format("<tr><th scope=\"row\">{}</th><td>{}</td><td>{}</td></tr>\n", escaped(label),
+                     cell(sampled), cell(held_out));
+}
+
+std::string repeated_runs(const Json& result) {
+  std::string out;
+  const Json* runs = result.find("longest");
+  if (!runs || !runs->is_array()) return out;
+  for (const Json& run : runs->as_array())
+    out += fmt::format(
+        "<div><h3>{:.0f} characters, in document {:.0f} after {:.0f} characters</h3><p "
+        "class=\"said\">{}</p></div>\n",
+        number_of(run, "characters"), number_of(run, "document"), number_of(run, "offset"),
+        escaped(text_of(run, "text")));
+  return out.empty() ? "" : "<div class=\"samples\">\n" + out + "</div>\n";
+}
+
+std::string memorization(const RunData& run) {
+  const Json* result = run.record.find("memorization");
+  const Json* sampled = result ? result->find("sampled") : nullptr;
+  if (!sampled) return "";
+  const Json* held_out = result->find("held_out");
+  const auto member = [](const Json* of, std::string_view key) { return of ? of->find(key) : nullptr; };
+  std::string rows;
+  for (const std::string_view tokens : {"8", "16", "32"}) {
+    const auto share = [&](const Json* of) { return member(member(member(of, "ngrams"), tokens), "share"); };
+    rows += share_row(fmt::format("sequences of {} tokens", tokens), share(sampled), share(held_out));
+  }
+  rows += share_row("text in runs of 50 or more characters", member(sampled, "run_share"),
+                    member(held_out, "run_share"));
+  const Json* repeats = result->find("repeats_training_data");
+  const bool warns = repeats && repeats->is_bool() && repeats->as_bool();
+  return fmt::format(
+      "<h2>Memorization</h2>\n<p>Found verbatim in the training data, of text that the model generated and "
+      "of "
+      "held-out text.{}</p>\n<div class=\"scroll\"><table><thead><tr><th></th><th "
+      "scope=\"col\">generated</th>"
+      "<th scope=\"col\">held-out</th></tr></thead><tbody>\n{}</tbody></table></div>\n"
+      "<h3>The longest runs of generated text that the training data contain</h3>\n{}",
+      warns ? " The model repeats parts of its training data: read the runs below before you share it." : "",
+      rows, repeated_runs(*result));
+}
+
 std::string data_table_of(const RunData& run) {
   std::string rows;
   if (const std::string data = text_of(run.data, "data"); !data.empty())
@@ -308,6 +356,7 @@ Sections report_sections(const RunData& run, const ReportOptions& options) {
           {"limits", options.running ? "" : limits(run)},
           {"curves", charts(run, options)},
           {"samples", samples(run)},
+          {"memorization", memorization(run)},
           {"facts", facts.empty() ? "" : "<div class=\"facts\">\n" + facts + "</div>\n"},
           {"settings", settings(run)},
           {"foot",

@@ -1,12 +1,20 @@
 #include "train/train.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cmath>
 
 #include "base/error.h"
+#include "base/files.h"
+#include "base/json.h"
+#include "base/table.h"
+#include "base/text.h"
 #include "config/toml.h"
 #include "data/data_folder.h"
 #include "data/loader.h"
+#include "eval/memorization.h"
+#include "formats/model_file.h"
 #include "model/model.h"
 #include "train/metrics.h"
 #include "train/ranks.h"
@@ -113,6 +121,62 @@ TrainResult run_or_end_all(Trainer& trainer, Communicator& ranks) {
   }
 }
 
+// Memorization is measured with one token for so many of training, so that short runs stay short.
+constexpr std::int64_t kTrainedPerSampled = 64;
+constexpr std::int64_t kFewestSampled = 256;
+// Limits that keep the measurement to a few seconds: parameters times sampled tokens, which take
+// about 10 s per 1e11 on two cores, and tokens to search.
+constexpr std::int64_t kMostWork = 40'000'000'000, kMostWorkOnGpu = 50 * kMostWork;
+constexpr std::uint64_t kMostSearched = 100'000'000;
+constexpr std::uint64_t kMaxRecordBytes = 1 << 24;  // of run.json
+
+// The number of tokens to sample; 0 with an empty reason: too short a run to say anything.
+struct SampledTokens {
+  std::int64_t tokens = 0;
+  std::string reason = {};
+};
+
+SampledTokens tokens_to_sample(const TrainRequest& request, const Config& config, const TrainData& data,
+                               const TrainResult& result) {
+  const std::int64_t wanted = std::min(request.memorization_tokens, result.tokens / kTrainedPerSampled);
+  if (!is_finished(result.status) || wanted < kFewestSampled) return {};
+  const std::int64_t parameters = ParamTable(config.model).count();
+  const bool on_gpu = request.device->device() != Device::cpu;
+  const std::int64_t tokens = std::min(wanted, (on_gpu ? kMostWorkOnGpu : kMostWork) / parameters);
+  if (data.train.size() > kMostSearched)
+    return {0, fmt::format("searching {} tokens", with_unit(static_cast<double>(data.train.size())))};
+  if (tokens < kFewestSampled)
+    return {0, fmt::format("sampling from {} parameters", with_unit(static_cast<double>(parameters)))};
+  return {tokens};
+}
+
+// Measures the model that the run's folder now opens as. The caller still holds the folder's lock.
+void measure_run(const RunContext& run, TrainResult& result) {
+  const SampledTokens sampled = tokens_to_sample(run.request, run.config, run.data, result);
+  const std::string command =
+      fmt::format("thimble qa {} --memorized", shell_word(run.folder.path().string()));
+  if (!sampled.reason.empty())
+    run.log.info("memorization was not measured, because {} takes long; measure it with `{}`", sampled.reason,
+                 command);
+  if (sampled.tokens == 0) return;
+  try {
+    const Context context(run.request.device, run.log);
+    Model model = make_model(open_model(run.folder.path()), context,
+                             compute_dtype(run.config.train.dtype, context.device()));
+    result.memorization = measure_memorization(
+        model, run.tokenizer(), memorization_data(run.data, run.tokenizer(), run.progress, &run.interrupt),
+        {.tokens = sampled.tokens, .seed = static_cast<std::uint64_t>(run.config.train.seed)}, run.progress,
+        &run.interrupt);
+    const std::filesystem::path record = run.folder.path() / "run.json";
+    Json json = parse_json(read_file(record, kMaxRecordBytes), record.string());
+    run.folder.write_text("run.json",
+                          json.set("memorization", result.memorization->to_json()).dump(2) + "\n");
+  } catch (const Interrupted&) {  // the model is saved already
+  } catch (const Error& error) {
+    run.log.warning("memorization was not measured: {}; try `{}`", error.what(), command);
+  }
+}
+
 }  // namespace
 
 TrainResult train(const TrainRequest& request, const Log& log, const ProgressOutput& progress,
@@ -156,7 +220,10 @@ TrainResult train(const TrainRequest& request, const Log& log, const ProgressOut
   compare_ranks(run, *trainer);
   on_all_ranks(ranks, "preparing the run's folder", [&] { trainer->prepare_folder(); });
   if (start) start->keep();
-  return run_or_end_all(*trainer, ranks);
+  TrainResult result = run_or_end_all(*trainer, ranks);
+  trainer.reset();  // its memory is needed for the model that is measured
+  if (ranks.first()) measure_run(run, result);
+  return result;
 }
 
 }  // namespace thimble

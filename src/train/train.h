@@ -16,6 +16,7 @@
 #include "base/signals.h"
 #include "config/config.h"
 #include "dist/communicator.h"
+#include "eval/memorization.h"
 #include "optim/update_rule.h"
 #include "tensor/device.h"
 #include "tokenizer/tokenizer.h"
@@ -47,6 +48,7 @@ struct TrainRequest {
   std::int64_t stop_after = 0;                  // steps of this call; 0: run to the end
   bool validate_first = true;                   // also validate before the first step
   std::int64_t samples = 0;                     // texts generated at each validation, for the report
+  std::int64_t memorization_tokens = 0;         // most tokens sampled to measure memorization; 0: none
   TrainObserver* observer = nullptr;            // may be null
   std::function<double()> clock = seconds_now;  // times the steps; tests replace it
   RuleList rules = update_rules();              // tests replace it
@@ -66,14 +68,18 @@ struct TrainResult {
   double tokens_per_second = 0;
   std::filesystem::path checkpoint;
   std::optional<Diagnosis> diagnosis;
+  std::optional<Memorization> memorization;  // of the model that the run's folder opens as
 };
 
 // When interrupted, finishes the step, saves, and returns RunStatus::interrupted. `save_now` may be
 // null. `disk` null: the real file system.
 //
-// All ranks return the same result; only rank 0 writes, logs and reports. An error on one rank
-// during start-up throws CollectiveFailure on all ranks (dist/communicator.h); during training it
-// ends all processes.
+// After the run has reached its end, rank 0 measures memorization, if the request asks for it and
+// it takes a few seconds at most.
+//
+// All ranks return the same result, apart from memorization; only rank 0 writes, logs and reports.
+// An error on one rank during start-up throws CollectiveFailure on all ranks (dist/communicator.h);
+// during training it ends all processes.
 TrainResult train(const TrainRequest& request, const Log& log, const ProgressOutput& progress,
                   const Interrupt& interrupt, const SaveSignal* save_now = nullptr, FileOps* disk = nullptr);
 

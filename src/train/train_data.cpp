@@ -248,6 +248,44 @@ DataSettings settings_of(const fs::path& run) {
 
 }  // namespace
 
+fs::path run_named(const fs::path& model) {
+  const fs::path path = fs::weakly_canonical(model);
+  for (const fs::path& folder : {path, path.parent_path(), path.parent_path().parent_path()})
+    if (fs::is_regular_file(folder / "data.json") && fs::is_directory(folder / "checkpoints")) return folder;
+  return {};
+}
+
+TrainData open_shards(const fs::path& data, const fs::path& val_data, const Tokenizer& tokenizer) {
+  const DataFolder folder = open_data_folder(data);
+  check_tokenizer(folder, tokenizer);
+  const TokenMarks marks = TokenMarks::of(tokenizer, folder.kind(), LossOn::assistant);
+  TrainData opened{
+      .train = open_split(folder, DataSplit::train, marks), .val = std::nullopt, .kind = folder.kind()};
+  const DataFolder validation = val_data.empty() ? folder : open_data_folder(val_data);
+  check_tokenizer(validation, tokenizer);
+  if (!validation.val.empty()) opened.val = open_split(validation, DataSplit::val, marks);
+  return opened;
+}
+
+TrainData open_data_of(const fs::path& run, const Tokenizer& tokenizer) {
+  const DataSettings settings = settings_of(run);
+  const bool own = !is_data_folder(settings.data);
+  const fs::path folder = own ? run / "data" : settings.data;
+  check(is_data_folder(folder), Hint{"pass the data with --data"}, "the data of {} are missing: {}",
+        run.string(), folder.string());
+  return open_shards(folder, own ? fs::path() : settings.val_data, tokenizer);
+}
+
+MemorizationData memorization_data(const TrainData& data, const Tokenizer& tokenizer,
+                                   const ProgressOutput& progress, const Interrupt* interrupt) {
+  MemorizationData searched{
+      .read_training = [&data, progress, interrupt](
+                           const TokenSink& sink) { read_all(data.train, sink, progress, interrupt); },
+      .held_out = data.val ? &*data.val : nullptr};
+  if (data.kind == DataKind::chat) searched.chat = ChatTokens::of(tokenizer);
+  return searched;
+}
+
 fs::path held_out_data(const fs::path& run) {
   const DataSettings settings = settings_of(run);
   if (!is_data_folder(settings.data)) return run / "data";

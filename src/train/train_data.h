@@ -17,6 +17,7 @@
 #include "data/records.h"
 #include "data/text_files.h"
 #include "data/token_set.h"
+#include "eval/memorization.h"
 #include "tokenizer/tokenizer.h"
 
 namespace thimble {
@@ -83,6 +84,20 @@ struct TokenizerSpec {
   // Returns nullopt if the text is not of the form KIND:N. Throws Error if N is out of range.
   static std::optional<TokenizerSpec> parse(std::string_view text);
 };
+
+// The run that a MODEL argument names: its folder, or that of a checkpoint in it. Empty if there is
+// none.
+std::filesystem::path run_named(const std::filesystem::path& model);
+
+// Opens a folder of shards again, with the validation split of `val_data` if that is not empty.
+TrainData open_shards(const std::filesystem::path& data, const std::filesystem::path& val_data,
+                      const Tokenizer& tokenizer);
+// The data that a run was trained on. Throws if its shards are missing.
+TrainData open_data_of(const std::filesystem::path& run, const Tokenizer& tokenizer);
+
+// For measure_memorization(); `data` and `interrupt` must outlive the result.
+MemorizationData memorization_data(const TrainData& data, const Tokenizer& tokenizer,
+                                   const ProgressOutput& progress, const Interrupt* interrupt);
 
 // The held-out data of a run: its own shards, or the shards that it was trained and validated on.
 std::filesystem::path held_out_data(const std::filesystem::path& run);

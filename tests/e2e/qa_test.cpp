@@ -11,12 +11,18 @@ class QaCommand : public testing::Test {
     std::string text;
     for (int i = 0; i < 150; ++i) text += "line " + std::to_string(i * 7) + ": the cat sat on the mat.\n";
     folder_.write("text.txt", text);
-    std::vector<std::string> train = {"train",   "--data", path("text.txt"), "-o", path("run"),
-                                      "--steps", "20"};
+    train({"-o", path("run"), "--steps", "20"});
+  }
+
+  RunResult train(const std::vector<std::string>& more) const {
+    std::vector<std::string> arguments = {"train", "--data", path("text.txt")};
+    arguments.insert(arguments.end(), more.begin(), more.end());
     for (const char* setting : {"context=32", "layers=1", "dim=32", "heads=2", "kv_heads=1", "mlp_hidden=48",
                                 "batch_tokens=64", "val_every=10"})
-      train.insert(train.end(), {"--set", setting});
-    EXPECT_EQ(run_binary({.arguments = train}).exit_code, 0);
+      arguments.insert(arguments.end(), {"--set", setting});
+    const RunResult result = run_binary({.arguments = arguments});
+    EXPECT_EQ(result.exit_code, 0) << result;
+    return result;
   }
 
   std::string path(const std::string& name) const { return (folder_ / name).string(); }
@@ -67,6 +73,45 @@ TEST_F(QaCommand, OneFailureIsExitCode1) {
   EXPECT_NE(damaged.out.find("failed   integrity"), std::string::npos) << damaged;
 }
 
+TEST_F(QaCommand, MeasuresMemorization) {
+  const std::vector<std::string> options = {"--memorized", "--tokens", "600", "--json"};
+  const auto measured = [&](std::vector<std::string> more) {
+    more.insert(more.end(), options.begin(), options.end());
+    const RunResult run = qa(path("run"), more);
+    EXPECT_EQ(run.exit_code, 0) << run;
+    return parse_json(run.out, "stdout").at("memorization");
+  };
+  const Json of_run = measured({});
+  EXPECT_GT(of_run.at("sampled").at("tokens").as_int(), 300);
+  EXPECT_GT(of_run.at("held_out").at("ngrams").at("8").at("share").as_double(), 0.5);
+  EXPECT_LE(of_run.at("longest").size(), 5u);
+  EXPECT_EQ(measured({"--data", path("run/data")}), of_run);
+  EXPECT_EQ(measured({"--data", path("text.txt")}), of_run) << "the text that the run was trained on";
+  EXPECT_NE(measured({"--seed", "5"}), of_run);
+
+  folder_.write("other.txt", folder_.read("text.txt") + "and one more line\n");
+  const Json of_text = measured({"--data", path("other.txt")});
+  EXPECT_TRUE(of_text.at("held_out").is_null());
+  EXPECT_GT(of_text.at("training_tokens").as_int(), of_run.at("training_tokens").as_int());
+  const Json compared = measured({"--data", path("other.txt"), "--val-data", path("text.txt")});
+  EXPECT_EQ(compared.at("held_out").at("ngrams").at("16").at("share").as_double(), 1);
+
+  EXPECT_NE(qa(path("run"), {"--memorized"}).out.find("sequences of 16 tokens"), std::string::npos);
+}
+
+TEST_F(QaCommand, TrainingEndsWithMemorization) {
+  const std::vector<std::string> options = {"-o", path("long"), "--steps", "300", "--json", "--force"};
+  const Json trained = parse_json(train(options).out, "stdout");
+  const Json measured = trained.at("memorization");
+  EXPECT_GT(measured.at("sampled").at("tokens").as_int(), 100);
+  EXPECT_EQ(parse_json(folder_.read("long/run.json"), "run.json").at("memorization"), measured);
+  EXPECT_NE(folder_.read("long/report.html").find("<h2>Memorization</h2>"), std::string::npos);
+
+  std::vector<std::string> without = options;
+  without.insert(without.end(), {"--memorization", "0"});
+  EXPECT_EQ(parse_json(train(without).out, "stdout").find("memorization"), nullptr);
+}
+
 TEST_F(QaCommand, TooFewGatesAreExitCode1) {
   EXPECT_EQ(qa(path("run"), {"--require", "8"}).exit_code, 0);
   const RunResult few = qa(path("run"), {"--skip", "export", "--skip", "golden", "--require", "8"});
@@ -77,6 +122,15 @@ TEST_F(QaCommand, TooFewGatesAreExitCode1) {
 TEST_F(QaCommand, WrongUsageIsExitCode2) {
   EXPECT_EQ(qa(path("run"), {"--skip", "goldn"}).exit_code, 2);
   EXPECT_EQ(qa(path("run"), {"--require", "-1"}).exit_code, 2);
+  EXPECT_EQ(qa(path("run"), {"--tokens", "100"}).exit_code, 2) << "applies to --memorized";
+  EXPECT_EQ(qa(path("run"), {"--memorized", "--min-tps", "1"}).exit_code, 2);
+  EXPECT_EQ(qa(path("run"), {"--memorized", "--tokens", "0"}).exit_code, 2);
+  const RunResult spelled = qa(path("run"), {"--memorised"});
+  EXPECT_EQ(spelled.exit_code, 2);
+  EXPECT_NE(spelled.err.find("--memorized"), std::string::npos) << spelled;
+  const RunResult elsewhere =
+      qa(folder_.write("alone.safetensors", folder_.read("run/last.safetensors")).string(), {"--memorized"});
+  EXPECT_EQ(elsewhere.exit_code, 2) << elsewhere;
   EXPECT_EQ(qa(path("nothing")).exit_code, 1);
 }
 

@@ -61,6 +61,35 @@ TEST(Report, SamplesAreEscaped) {
   EXPECT_TRUE(has(page, "@nonce@ ")) << "a placeholder inside a sample is not expanded";
 }
 
+TEST(Report, ShowsWhatTheModelRepeats) {
+  const TempFolder folder;
+  const auto path = write_run(folder, {});
+  const std::string shares =
+      R"({"ngrams":{"8":{"share":0.5},"16":{"share":0.25},"32":{"share":null}},"run_share":0.125})";
+  const auto with = [&](const std::string& held_out, const std::string& warns) {
+    RunData run = read_run(path);
+    Json result = parse_json(R"({"sampled":)" + shares + R"(,"held_out":)" + held_out +
+                                 R"(,"repeats_training_data":)" + warns + "}",
+                             "test");
+    result.set("longest", Json::array({Json::object()
+                                           .set("text", kHostile)
+                                           .set("characters", 77)
+                                           .set("document", 3)
+                                           .set("offset", 1204)}));
+    run.record.set("memorization", std::move(result));
+    return report_html(run);
+  };
+  const std::string page = with(shares, "true");
+  for (const char* part :
+       {"<h2>Memorization</h2>", "<td>50.00 %</td><td>50.00 %</td>", "<td>-</td><td>-</td>",
+        "<td>12.50 %</td>", "77 characters, in document 3 after 1204 characters", "before you share it"})
+    EXPECT_TRUE(has(page, part)) << part;
+  EXPECT_FALSE(has(page, "<script>alert"));
+  EXPECT_TRUE(has(with("null", "false"), "<td>12.50 %</td><td>-</td>"));
+  EXPECT_FALSE(has(with("null", "false"), "before you share it"));
+  EXPECT_FALSE(has(report_html(read_run(path)), "Memorization"));
+}
+
 TEST(Report, TheNonceDependsOnTheContent) {
   const TempFolder folder;
   const auto nonce_of = [&](const WrittenRun& run) {
