@@ -89,13 +89,15 @@ Json as_json(const Score& score) {
   return Json::object()
       .set("val_loss", score.loss())
       .set("val_bpb", score.bytes > 0 ? Json(score.bits_per_byte()) : Json())
+      .set("nats_per_character", score.characters > 0 ? Json(score.nats_per_character()) : Json())
       .set("tokens", score.tokens)
-      .set("bytes", score.bytes);
+      .set("bytes", score.bytes)
+      .set("characters", score.characters);
 }
 
 std::string as_text(const Score& score) {
-  const std::string bits =
-      score.bytes > 0 ? fmt::format("{:.4f} bits per byte, ", score.bits_per_byte()) : "";
+  std::string bits = score.bytes > 0 ? fmt::format("{:.4f} bits per byte, ", score.bits_per_byte()) : "";
+  if (score.characters > 0) bits += fmt::format("{:.4f} nats per character, ", score.nats_per_character());
   return fmt::format("{}{:.4f} nats per token ({} tokens, {} bytes", bits, score.loss(),
                      with_commas(score.tokens),
                      score.bytes > 0 ? with_commas(static_cast<long long>(score.bytes)) : "no");

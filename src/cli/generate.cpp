@@ -153,8 +153,11 @@ std::string as_text(const Stats& stats) {
 }
 
 void print_all(const std::vector<Sample>& samples, const std::string& prompt, const Console& console) {
+  // A blank line separates texts of several lines. Names, say, are printed one per line.
+  const bool lines = std::ranges::none_of(
+      samples, [&](const Sample& sample) { return (prompt + sample.text).find('\n') != std::string::npos; });
   for (std::size_t i = 0; i < samples.size(); ++i)
-    console.print_foreign(fmt::format("{}{}{}\n", i > 0 ? "\n" : "", prompt, samples[i].text));
+    console.print_foreign(fmt::format("{}{}{}\n", i > 0 && !lines ? "\n" : "", prompt, samples[i].text));
 }
 
 // Says on stderr what the model did not see, because the text that it wrote does not show it.
@@ -276,7 +279,8 @@ Command generate_command() {
       .notes =
           "When the context is full, the oldest tokens are dropped, except bos, until a quarter of it "
           "is free, and generation continues. A prompt longer than the context loses its beginning in "
-          "the same way. Special tokens other than those that end a text are never generated.",
+          "the same way. Special tokens other than those that end a text are never generated. A blank line "
+          "separates samples, unless each of them is one line.",
       .examples = {"thimble generate runs/book \"Once upon a time\" --max-tokens 100",
                    "thimble generate runs/book -n 8 --temperature 1 --stop . --json",
                    "thimble generate runs/book \"The answer is\" --choice \" yes, no\""},

@@ -625,7 +625,7 @@ Command train_command() {
                 {.name = "order",
                  .help = "order in which training rows are read",
                  .choices = {"shifted", "shuffled", "sequential", "golf", "golf-mlx", "packed"},
-                 .shown_default = "shifted; packed for chats; as published for golf presets"}},
+                 .shown_default = "shifted; packed for chats and lines; as published for golf presets"}},
                true));
   add(in_group(
       "model",

@@ -26,12 +26,15 @@ std::filesystem::path absolute_path(const SpooledInput& input) {
   return input.name().empty() ? std::filesystem::path() : std::filesystem::absolute(input.name());
 }
 
-// Chats are packed into rows; the golf presets read in the order of the published programs.
-ReadOrder default_order(DataKind kind, const std::string& preset) {
+// Chats are packed into rows, and so are the documents of a text that has one per line or
+// paragraph: windows would begin and end inside of most of them. The golf presets read in the order
+// of the published programs.
+ReadOrder default_order(DataKind kind, DocumentSplit documents, const std::string& preset) {
   if (kind == DataKind::chat) return ReadOrder::packed;
   if (preset == "golf-mlx") return ReadOrder::golf_mlx;
-  const bool golf = preset == "golf" || preset == "golf-plus" || preset == "golf-best";
-  return golf ? ReadOrder::golf : ReadOrder::shifted;
+  if (preset == "golf" || preset == "golf-plus" || preset == "golf-best") return ReadOrder::golf;
+  const bool short_documents = documents == DocumentSplit::line || documents == DocumentSplit::blank_line;
+  return short_documents ? ReadOrder::packed : ReadOrder::shifted;
 }
 
 // No preset sets this key to true, so its flag takes no value.
@@ -208,8 +211,8 @@ DataSettings data_from(const Arguments& arguments, const std::string& preset, co
   for (const std::string_view name : {"skip-long", "assistant"})
     if (data.kind != DataKind::chat && arguments.given(name))
       throw UsageError(fmt::format("--{} applies only to chats", name));
-  data.order =
-      arguments.given("order") ? read_order_named(arguments.text("order")) : default_order(data.kind, preset);
+  data.order = arguments.given("order") ? read_order_named(arguments.text("order"))
+                                        : default_order(data.kind, data.documents, preset);
   return data;
 }
 

@@ -486,19 +486,28 @@ Json share_json(const VerbatimShare& share) {
 }  // namespace
 
 bool Memorization::repeats_training_data() const {
-  constexpr double kClearDifference = 0.01;
-  return sampled.run_share() - (held_out ? held_out->run_share() : 0) >= kClearDifference;
+  constexpr double kClearRuns = 0.01, kClearDocuments = 0.05;
+  const VerbatimShare other = held_out.value_or(VerbatimShare());
+  return sampled.run_share() - other.run_share() >= kClearRuns ||
+         (has_short_texts() && sampled.whole_share() - other.whole_share() >= kClearDocuments);
 }
 
 std::string Memorization::line() const {
+  const VerbatimShare other = held_out.value_or(VerbatimShare());
   const auto beside = [&](const std::string& figure) {
     return held_out ? fmt::format(" (held-out text: {})", figure) : "";
   };
-  std::string line = fmt::format(
-      "memorization: {} of the sampled text{} is in runs of {} or more characters that occur in the training "
-      "data; the longest run has {} characters{}",
-      percent(sampled.run_share()), beside(percent(held_out ? held_out->run_share() : 0)), kVerbatimRun,
-      with_commas(sampled.longest_run), beside(with_commas(held_out ? held_out->longest_run : 0)));
+  std::string line = "memorization: ";
+  if (has_short_texts() && sampled.whole > 0)
+    line += fmt::format("{} of the sampled {}{} are equal to one of the training data",
+                        percent(sampled.whole_share()), chats ? "answers" : "documents",
+                        beside(percent(other.whole_share())));
+  else
+    line += fmt::format(
+        "{} of the sampled text{} is in runs of {} or more characters that occur in the training data; the "
+        "longest run has {} characters{}",
+        percent(sampled.run_share()), beside(percent(other.run_share())), kVerbatimRun,
+        with_commas(sampled.longest_run), beside(with_commas(other.longest_run)));
   if (repeats_training_data())
     line += ". The model repeats parts of its training data: read the examples before you share it";
   return line;

@@ -156,7 +156,10 @@ struct Memorization {
   std::vector<VerbatimRun> longest = {};       // of the samples, longest first, without repetitions
   std::uint64_t training_tokens = 0;
 
-  // Whether at least 1 % more of the sampled than of the held-out text is in long runs.
+  // Whether the texts are so short that whole documents say more than long runs.
+  bool has_short_texts() const { return sampled.characters < kVerbatimRun * sampled.texts; }
+  // Whether at least 1 % more of the sampled than of the held-out text is in long runs, or at least
+  // 5 % more of short texts are whole documents of the training data.
   bool repeats_training_data() const;
   std::string line() const;                       // one line, for the summary of a run
   std::string text(std::size_t width = 0) const;  // tables

@@ -91,6 +91,8 @@ class Scoring {
       const std::uint64_t bytes = bytes_.bytes(window.input[i], window.target[i]);
       score_.nats += nats[i];
       score_.bytes += bytes;
+      score_.characters +=
+          bytes_.is_text(window.target[i]) ? bytes_.characters(window.input[i], window.target[i]) : 1;
       ++score_.tokens;
       if (on_target_) on_target_(window.tag - nats.size() + i, nats[i], bytes);
     }
@@ -116,6 +118,10 @@ class Scoring {
 
 double Score::bits_per_byte() const {
   return bytes > 0 ? nats / std::numbers::ln2 / static_cast<double>(bytes) : 0;
+}
+
+double Score::nats_per_character() const {
+  return characters > 0 ? nats / static_cast<double>(characters) : 0;
 }
 
 void check_finite(const Score& score) {

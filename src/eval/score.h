@@ -32,9 +32,12 @@ struct Score {
   double nats = 0;
   std::int64_t tokens = 0;
   std::uint64_t bytes = 0;
+  // Characters of text, plus one for each end of a document or turn. 0 in sums over ranks.
+  std::uint64_t characters = 0;
 
   double loss() const { return tokens > 0 ? nats / static_cast<double>(tokens) : 0; }  // nats per token
   double bits_per_byte() const;                                                        // 0 without bytes
+  double nats_per_character() const;                                                   // 0 without characters
 };
 
 struct ScoreOptions {

@@ -122,15 +122,18 @@ ByteTable::ByteTable(const Tokenizer& tokenizer, TokenId model_vocab) {
         "cannot count bytes: the SentencePiece model has no token for a single space");
   const auto size = static_cast<std::size_t>(model_vocab);
   bytes_.resize(size);
+  continuations_.resize(size);
   leading_space_.resize(size);
   boundary_.resize(size, 1);
+  const auto is_continuation = [](char c) { return (static_cast<unsigned char>(c) & 0xC0) == 0x80; };
   std::string text;
   for (TokenId id = 0; id < tokenizer.vocab_size(); ++id) {
     const auto at = static_cast<std::size_t>(id);
-    if (!is_text(tokenizer.token_type(id))) continue;
+    if (!thimble::is_text(tokenizer.token_type(id))) continue;
     text.clear();
     tokenizer.append_token(id, false, text);
     boundary_[at] = 0;
+    continuations_[at] = static_cast<std::uint32_t>(std::ranges::count_if(text, is_continuation));
     leading_space_[at] = pieces && tokenizer.token_text(id).starts_with(kPieceSpace);
     bytes_[at] = static_cast<std::uint32_t>(text.size()) - leading_space_[at];
   }

@@ -145,11 +145,18 @@ class ByteTable {
     return bytes_[t] + (leading_space_[t] && !boundary_[p] ? 1u : 0u);
   }
 
+  // The same for characters. A character of several bytes counts where its first byte is.
+  std::uint32_t characters(TokenId previous, TokenId target) const {
+    return bytes(previous, target) - continuations_[static_cast<std::size_t>(target)];
+  }
+  // Whether the token is text. Control tokens are not, nor ids beyond the vocabulary.
+  bool is_text(TokenId id) const { return !boundary_[static_cast<std::size_t>(id)]; }
+
   // Bytes of all tokens except the first, each counted after its predecessor.
   std::uint64_t total(std::span<const TokenId> ids) const;
 
  private:
-  std::vector<std::uint32_t> bytes_;
+  std::vector<std::uint32_t> bytes_, continuations_;  // continuations: bytes inside a character
   std::vector<std::uint8_t> leading_space_, boundary_;
 };
 

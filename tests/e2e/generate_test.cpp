@@ -95,14 +95,14 @@ TEST_F(GenerateCommand, ReadsThePromptFromAnArgumentAFileOrStdin) {
 }
 
 TEST_F(GenerateCommand, SamplesUseConsecutiveSeeds) {
-  const Json many = generate_json({"li", "-n", "3", "--seed", "5", "--max-tokens", "12"});
+  const Json many = generate_json({"l\ni", "-n", "3", "--seed", "5", "--max-tokens", "12"});
   std::string printed;
   for (std::size_t i = 0; i < 3; ++i) {
     const Json& sample = many.at("samples").as_array().at(i);
-    EXPECT_EQ(first(generate_json({"li", "--seed", std::to_string(5 + i), "--max-tokens", "12"})), sample);
-    printed += (i > 0 ? "\nli" : "li") + sample.at("text").as_string() + "\n";
+    EXPECT_EQ(first(generate_json({"l\ni", "--seed", std::to_string(5 + i), "--max-tokens", "12"})), sample);
+    printed += (i > 0 ? "\nl\ni" : "l\ni") + sample.at("text").as_string() + "\n";
   }
-  EXPECT_EQ(generate({"li", "-n", "3", "--seed", "5", "--max-tokens", "12"}).out, printed);
+  EXPECT_EQ(generate({"l\ni", "-n", "3", "--seed", "5", "--max-tokens", "12"}).out, printed);
 }
 
 TEST_F(GenerateCommand, ReportsTheFinishReason) {
@@ -124,6 +124,15 @@ TEST_F(GenerateCommand, ReportsTheFinishReason) {
   EXPECT_EQ(first(ended).at("tokens").size(), 0u);
   const Json longer = generate_json({"line", "--logit-bias", "0=100", "--min-tokens", "4"});
   EXPECT_EQ(first(longer).at("tokens").size(), 4u);
+}
+
+TEST_F(GenerateCommand, TextsOfOneLineArePrintedOnePerLine) {
+  const std::vector<std::string> options = {"-n", "3", "--max-tokens", "4", "--logit-bias", "98=100"};
+  std::vector<std::string> one = options, several = options;
+  one.insert(one.begin(), "b");
+  several.insert(several.begin(), "a\nb");
+  EXPECT_EQ(generate(one).out, "baaaa\nbaaaa\nbaaaa\n");
+  EXPECT_EQ(generate(several).out, "a\nbaaaa\n\na\nbaaaa\n\na\nbaaaa\n");
 }
 
 TEST_F(GenerateCommand, PrintsLogProbabilitiesAsJson) {

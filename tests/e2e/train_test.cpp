@@ -288,11 +288,16 @@ TEST_F(TrainCommand, ValidationIsWhatOneAsksFor) {
   folder_.write("text.txt", names);
   const RunResult lines = run(tiny("lines", {"--steps", "2", "--documents", "line"}));
   EXPECT_EQ(lines.exit_code, 0) << lines;
+  const auto order_of = [&](const std::string& name) {
+    return parse_json(folder_.read(name + "/data.json"), "data.json").at("order").as_string();
+  };
+  EXPECT_EQ(order_of("lines"), "packed") << "windows would begin and end inside of lines";
   EXPECT_NE(lines.err.find("10 % of the text: 31 of 300 documents"), std::string::npos) << lines;
   const RunResult none = run(tiny("none", {"--steps", "2", "--val-fraction", "0", "--json"}));
   EXPECT_EQ(none.exit_code, 0) << none;
   EXPECT_EQ(parse_json(none.out, "train").find("val_loss"), nullptr);
   EXPECT_NE(none.err.find("validation: none"), std::string::npos) << none;
+  EXPECT_NE(order_of("none"), "packed");
   EXPECT_EQ(run(tiny("bad", {"--val-fraction", "0.95"})).exit_code, 2);
   EXPECT_EQ(run(tiny("bad", {"--skip-long"})).exit_code, 2) << "only for chats";
   auto shards = tiny("bad", {"--documents", "line"});

@@ -86,6 +86,20 @@ TEST(Score, AModelWithNaNIsAnErrorUnlessItMayDiverge) {
   EXPECT_TRUE(std::isnan(f.score(f.text(), {.may_diverge = true}).loss()));
 }
 
+TEST(Score, NatsPerCharacterCountTheEndOfADocumentAsOne) {
+  Fixture f;
+  f.tokens = {*f.tokenizer->special().bos};
+  f.tokenizer->encode("na\u00EFve", f.tokens);
+  f.tokens.push_back(*f.tokenizer->special().bos);
+  f.tokenizer->encode("\U0001F600", f.tokens);
+  const Score text = f.score(f.text());
+  EXPECT_EQ(text.bytes, 6u + 4u);
+  EXPECT_EQ(text.characters, 5u + 1u + 2u) << "two documents end";
+  EXPECT_DOUBLE_EQ(text.nats_per_character(), text.nats / 8);
+  EXPECT_EQ(f.score(f.chats(kChats)).characters, 3u + 1u + 1u + 2u + 4u) << "every answer ends";
+  EXPECT_EQ(Score{}.nats_per_character(), 0);
+}
+
 TEST(Score, StopsAtTheLimit) {
   Fixture f;
   EXPECT_EQ(f.score(f.text(), {.val_tokens = 10}).tokens, 10);
