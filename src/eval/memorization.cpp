@@ -345,7 +345,7 @@ struct Intervals {
   }
 };
 
-// A text of at most `longest` tokens after a prompt, which every second piece has.
+// From the tokens of a document. If `prompted`, its first tokens are in the prompt.
 Piece text_piece(std::vector<TokenId> tokens, TokenId bos, bool prompted, std::int64_t context) {
   const auto end = std::ranges::find(tokens, bos);
   Piece piece{.prompt = {bos}, .text = {tokens.begin(), end}, .is_whole = end != tokens.end() && !prompted};
@@ -382,7 +382,7 @@ Piece chat_piece(const std::vector<TokenId>& tokens, const ChatTokens& chat, std
   return piece;
 }
 
-// The number of tokens of a document, at most that of a sample, from the beginning of the set.
+// The mean length of the first documents of the set, at most that of a sample.
 std::int64_t usual_length(const TokenSet& set, std::int64_t longest) {
   std::vector<TokenId> tokens(std::min<std::uint64_t>(set.size(), kTokensToSearch));
   set.copy(0, tokens);
@@ -392,7 +392,7 @@ std::int64_t usual_length(const TokenSet& set, std::int64_t longest) {
 
 std::vector<Piece> pieces_of(const MemorizationData& data, TokenId bos, std::int64_t context,
                              std::int64_t tokens) {
-  const std::int64_t longest = std::min(kTextTokens, context - 1);
+  const std::int64_t longest = std::clamp<std::int64_t>(context - 1, 1, kTextTokens);
   std::vector<Piece> pieces;
   if (!data.held_out) {
     const auto count = std::clamp<std::int64_t>(tokens / longest, 1, kMostTexts);

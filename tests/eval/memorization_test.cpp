@@ -226,6 +226,30 @@ TEST(Memorization, ShardsAreSearchedAsOneStream) {
   EXPECT_EQ(several.held_out->gram_share(2), 1);
 }
 
+TEST(Memorization, ShortDocumentsAreComparedAsAWhole) {
+  Memorization result{
+      .sampled = {.texts = 10, .characters = 60, .whole = 10, .whole_found = 4},
+      .held_out = VerbatimShare{.texts = 10, .characters = 60, .whole = 10, .whole_found = 3}};
+  EXPECT_TRUE(result.has_short_texts());
+  EXPECT_TRUE(result.repeats_training_data());
+  EXPECT_NE(result.line().find("40.00 %"), std::string::npos) << result.line();
+  EXPECT_NE(result.line().find("30.00 %"), std::string::npos) << result.line();
+  result.held_out->whole_found = 4;
+  EXPECT_FALSE(result.repeats_training_data());
+  result.sampled.characters = 1000;
+  result.sampled.whole_found = 10;
+  EXPECT_FALSE(result.repeats_training_data()) << "long texts are compared by their runs";
+  result.sampled.run_characters = 20;
+  EXPECT_TRUE(result.repeats_training_data());
+}
+
+TEST(Memorization, AContextOfOneTokenIsNoCrash) {
+  Fixture f;
+  f.model = small_model(f.context, f.tokenizer->vocab_size(), 1);
+  const TokenSet one(Text{f.chat.bos}, {.bos = f.chat.bos});
+  EXPECT_EQ(f.measure(one, nullptr).sampled.tokens, 0);
+}
+
 TEST(Memorization, TinySetsHaveFigures) {
   Fixture f;
   const TokenSet one(Text{f.chat.bos}, {.bos = f.chat.bos}), two(f.encoded({"a"}), {.bos = f.chat.bos});

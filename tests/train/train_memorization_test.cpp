@@ -39,6 +39,7 @@ TEST_F(MemorizationOfRuns, AModelThatOverfitRepeatsItsText) {
   EXPECT_GT(overfit.memorization->sampled.run_share(), 0.5);
   EXPECT_GT(overfit.memorization->sampled.gram_share(2), 0.5);
   EXPECT_TRUE(overfit.memorization->repeats_training_data());
+  EXPECT_FALSE(overfit.memorization->has_short_texts());
   ASSERT_FALSE(overfit.memorization->longest.empty());
   const VerbatimRun& longest = overfit.memorization->longest.front();
   EXPECT_GE(longest.characters, 60);
@@ -86,6 +87,7 @@ TEST_F(MemorizationOfRuns, AnswersOfChatsAreMeasured) {
   const TrainResult chats = run(request);
   ASSERT_TRUE(chats.memorization.has_value());
   EXPECT_TRUE(chats.memorization->chats);
+  EXPECT_TRUE(chats.memorization->has_short_texts());
   EXPECT_GT(chats.memorization->held_out->whole, 0);
   EXPECT_LT(chats.memorization->held_out->characters, 12 * chats.memorization->held_out->texts);
 }
