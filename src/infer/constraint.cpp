@@ -14,15 +14,16 @@ namespace thimble {
 namespace {
 
 constexpr std::size_t kMaskUnits = 200'000;  // about 20 ms
-constexpr std::size_t kMaskCacheBytes = 2 << 20;
+constexpr std::size_t kMaskCacheBytes = 1 << 19;
 constexpr std::size_t kFewestMasks = 16;
-constexpr std::size_t kMostAtoms = 96;
+constexpr std::size_t kMostAtoms = 64;
 constexpr std::size_t kFewLongTokens = 64, kTokensPerLongToken = 256;
-constexpr std::size_t kMaxExits = 8192;
+constexpr std::size_t kMaxExits = 2048;
 constexpr std::size_t kMaxTokenBytes = 4096;
 constexpr std::size_t kVisitsPerUnit = 32;
 constexpr std::size_t kRecentConstraints = 16;
-constexpr std::size_t kReusableBytes = 8 << 20;  // one that has grown beyond this is compiled again
+constexpr std::size_t kMaxGrownBytes = 4 << 20;
+constexpr std::size_t kReplayBytes = 256;
 
 TokenTree tree_of(const std::vector<std::string>& texts) {
   std::vector<TokenId> order;
@@ -159,7 +160,6 @@ std::shared_ptr<const TokenMask> Constraint::mask(Expr state, bool first) {
     mask = std::move(all);
   }
   masks_.add(key, mask, most_masks_);
-  publish_memory();
   return mask;
 }
 
@@ -251,15 +251,32 @@ bool Constraint::walk(const TokenTree& tree, std::uint32_t from, Expr state, Tok
   return true;
 }
 
-void Constraint::publish_memory() {
-  const std::size_t mask_bytes = vocabulary_->size() / 8 + 256;
-  memory_ = grammar_->memory_bytes() +
-            (masks_.items.size() + short_masks_.items.size() + atoms_.items.size()) * mask_bytes +
-            atoms_.items.size() * kMaxExits / 8 * sizeof(std::uint32_t);
+void Constraint::limit_memory() {
+  if (grammar_->grown_bytes() <= kMaxGrownBytes) return;
+  grammar_->forget();
+  masks_ = {};
+  short_masks_ = {};
+  atoms_ = {};
+  ++epoch_;
 }
 
-std::size_t Constraint::memory_bytes() const {
-  return memory_;
+ConstrainedText::ConstrainedText(std::shared_ptr<Constraint> constraint)
+    : constraint_(std::move(constraint)), state_(constraint_->start()), epoch_(constraint_->epoch()) {}
+
+std::shared_ptr<const TokenMask> ConstrainedText::mask(bool first) {
+  constraint_->limit_memory();
+  if (epoch_ != constraint_->epoch()) {
+    state_ = constraint_->start();
+    epoch_ = constraint_->epoch();
+    for (std::size_t at = 0; at < text_.size(); at += kReplayBytes)
+      state_ = constraint_->advance(state_, std::string_view(text_).substr(at, kReplayBytes));
+  }
+  return constraint_->mask(state_, first);
+}
+
+void ConstrainedText::advance(TokenId id, bool first) {
+  state_ = constraint_->advance(state_, id, first);
+  constraint_->vocabulary().tokenizer().append_token(id, first, text_);
 }
 
 std::shared_ptr<const Vocabulary> ConstraintCompiler::vocabulary() {
@@ -274,11 +291,10 @@ std::shared_ptr<Constraint> ConstraintCompiler::compile(const ConstraintSource& 
   {
     const std::lock_guard lock(mutex_);
     const auto known = std::ranges::find(recent_, key, &decltype(recent_)::value_type::first);
-    if (known != recent_.end() && known->second->memory_bytes() <= kReusableBytes) {
+    if (known != recent_.end()) {
       recent_.splice(recent_.begin(), recent_, known);
       return known->second;
     }
-    if (known != recent_.end()) recent_.erase(known);
   }
   auto grammar = std::make_unique<Grammar>();
   Expr root = kNothing;

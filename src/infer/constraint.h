@@ -11,7 +11,6 @@
 // the states that accept.
 #pragma once
 
-#include <atomic>
 #include <cstdint>
 #include <list>
 #include <memory>
@@ -89,16 +88,20 @@ class Constraint {
   // Throws an Error if the grammar has no string, or if its first mask is too much work.
   Constraint(std::unique_ptr<Grammar> grammar, Expr start, std::shared_ptr<const Vocabulary> vocabulary);
 
-  // The following functions must be called by one thread at a time. All but the first two throw an
-  // Error if the constraint turns out to need too much work or memory.
+  // The following functions must be called by one thread at a time. Those that compute states throw
+  // an Error if one needs too much work or memory.
   Expr start() const { return start_; }
+  const Vocabulary& vocabulary() const { return *vocabulary_; }
   bool accepts(Expr state) const { return grammar_->accepts(state); }
   // Returns kNothing if the token is not allowed.
   Expr advance(Expr state, TokenId id, bool first);
   Expr advance(Expr state, std::string_view bytes);
   std::shared_ptr<const TokenMask> mask(Expr state, bool first);
 
-  std::size_t memory_bytes() const;  // may be called by any thread
+  // Forgets states and masks if they take too much memory. States other than start() are then
+  // invalid, and the epoch is another one.
+  void limit_memory();
+  std::uint64_t epoch() const { return epoch_; }
 
  private:
   // The tokens that an atom allows, whatever follows it, and the nodes at which it may be complete
@@ -124,7 +127,6 @@ class Constraint {
   std::shared_ptr<const AtomMask> atom_mask(Expr atom, bool first);
   bool walk(const TokenTree& tree, std::uint32_t from, Expr state, TokenMask& mask,
             std::vector<std::uint32_t>* exits);
-  void publish_memory();
 
   std::unique_ptr<Grammar> grammar_;
   Expr start_;
@@ -134,7 +136,25 @@ class Constraint {
   Recent<AtomMask> atoms_;
   std::vector<Expr> states_;  // by depth in the tree
   std::string bytes_;
-  std::atomic<std::size_t> memory_ = 0;
+  std::uint64_t epoch_ = 0;
+};
+
+// A text that is being generated under a constraint.
+class ConstrainedText {
+ public:
+  explicit ConstrainedText(std::shared_ptr<Constraint> constraint);
+
+  // `first`: the next token begins a text.
+  std::shared_ptr<const TokenMask> mask(bool first);
+  void advance(TokenId id, bool first);
+  bool accepts() const { return constraint_->accepts(state_); }  // after mask()
+  bool complete() const { return state_ == kEpsilon; }           // nothing can follow
+
+ private:
+  std::shared_ptr<Constraint> constraint_;
+  Expr state_;
+  std::uint64_t epoch_;
+  std::string text_;  // to find the state again in another epoch
 };
 
 enum class ConstraintKind { json_object, json_schema, gbnf, regex, choice };

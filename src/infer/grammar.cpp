@@ -1,6 +1,7 @@
 #include "infer/grammar.h"
 
 #include <algorithm>
+#include <bit>
 
 #include "base/error.h"
 
@@ -8,9 +9,9 @@ namespace thimble {
 
 namespace {
 
-constexpr std::size_t kMaxNodes = 200'000;
-constexpr std::size_t kMaxChildren = 1'000'000;
-constexpr std::uint32_t kMaxRows = 8'192;  // of 1 KiB
+constexpr std::size_t kMaxNodes = 160'000;
+constexpr std::size_t kMaxChildren = 500'000;
+constexpr std::uint32_t kMaxRows = 2'048;  // of 1 KiB
 constexpr std::size_t kRowsPerBlock = 64;
 constexpr int kMaxDepth = 1500;  // recursion of derivatives
 constexpr std::size_t kFirstTable = 1024;
@@ -97,12 +98,12 @@ Expr Grammar::intern(const Node& node, std::span<const Expr> children) {
   nodes_.back().count = static_cast<std::uint32_t>(children.size());
   children_.insert(children_.end(), children.begin(), children.end());
   table_[at] = id;
-  if (2 * nodes_.size() > table_.size()) grow_table();
+  if (2 * nodes_.size() > table_.size()) fill_table(2 * table_.size());
   return id;
 }
 
-void Grammar::grow_table() {
-  table_.assign(2 * table_.size(), kNothing);
+void Grammar::fill_table(std::size_t size) {
+  table_.assign(size, kNothing);
   const std::size_t mask = table_.size() - 1;
   for (Expr e = kEpsilon + 1; e < nodes_.size(); ++e) {
     std::size_t at = hash_of(nodes_[e], children(e)) & mask;
@@ -119,6 +120,25 @@ std::size_t Grammar::memory_bytes() const {
   return nodes_.capacity() * sizeof(Node) + children_.capacity() * sizeof(Expr) +
          table_.capacity() * sizeof(Expr) + rows_.size() * kRowsPerBlock * kRowSize * sizeof(Expr) +
          (live_.size() + within_.size()) * 48;
+}
+
+std::size_t Grammar::grown_bytes() const {
+  return (nodes_.size() - first_nodes_) * (sizeof(Node) + 4 * sizeof(Expr)) +
+         (children_.size() - first_children_) * sizeof(Expr) + used_rows_ * kRowSize * sizeof(Expr) +
+         (live_.size() + within_.size()) * 48;
+}
+
+void Grammar::forget() {
+  nodes_.resize(first_nodes_);
+  nodes_.shrink_to_fit();
+  children_.resize(first_children_);
+  children_.shrink_to_fit();
+  for (Node& node : nodes_) node.row = kNoRow;
+  rows_.clear();
+  used_rows_ = 0;
+  live_.clear();
+  within_.clear();
+  fill_table(std::bit_ceil(4 * nodes_.size() + kFirstTable));
 }
 
 void Grammar::allow_work(std::size_t units) {
@@ -473,6 +493,8 @@ Expr Grammar::finish(Expr root) {
     root = now[root];
   }
   check_rules();
+  first_nodes_ = nodes_.size();
+  first_children_ = children_.size();
   return root;
 }
 

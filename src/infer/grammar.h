@@ -119,6 +119,10 @@ class Grammar {
 
   std::size_t size() const { return nodes_.size(); }
   std::size_t memory_bytes() const;
+  // What was added since finish(), and its removal: afterwards only expressions made before are
+  // valid.
+  std::size_t grown_bytes() const;
+  void forget();
 
  private:
   struct Node {
@@ -143,7 +147,7 @@ class Grammar {
   static constexpr std::size_t kRowSize = 256;
 
   Expr intern(const Node& node, std::span<const Expr> children = {});
-  void grow_table();
+  void fill_table(std::size_t size);
   std::uint64_t hash_of(const Node& node, std::span<const Expr> children) const;
   bool equal(const Node& node, std::span<const Expr> children, Expr known) const;
   Expr complement(Expr part);
@@ -173,6 +177,7 @@ class Grammar {
   std::unordered_map<Expr, bool> live_;                 // of intersections
   std::unordered_map<std::uint64_t, Derivative> memo_;  // of one call of compute()
   std::unordered_map<std::uint64_t, Expr> within_;
+  std::size_t first_nodes_ = 0, first_children_ = 0;  // after finish()
   std::size_t work_left_ = 0;
   int depth_ = 0;
 };

@@ -66,7 +66,7 @@ Sequence::Sequence(RequestId id, int sample, std::shared_ptr<const Request> requ
     decoder_.emplace(*tokenizer, request_->starts_text);
     bos_ = tokenizer->special().bos;
   }
-  if (request_->constraint) state_ = request_->constraint->start();
+  if (request_->constraint) constrained_.emplace(request_->constraint);
   usage_.prompt_tokens = prompt_size_ = size();
   if (size() > config_.context) slide();
 }
@@ -114,14 +114,13 @@ void Sequence::choose(std::span<const float> logits, Event& event) {
   const std::vector<TokenId>& ends = request_->stop_ids;
   const bool too_early = usage_.generated_tokens < request_->min_tokens;
   const std::span<const TokenId> banned = too_early ? std::span(ends) : std::span<const TokenId>();
-  Constraint* const constraint = request_->constraint.get();
   const bool first = request_->starts_text && usage_.generated_tokens == 0;
   std::shared_ptr<const TokenMask> mask;
   std::optional<AllowedTokens> allowed;
-  if (constraint) {
-    mask = constraint->mask(state_, first);
+  if (constrained_) {
+    mask = constrained_->mask(first);
     allowed.emplace(
-        AllowedTokens{*mask, constraint->accepts(state_) ? std::span(ends) : std::span<const TokenId>()});
+        AllowedTokens{*mask, constrained_->accepts() ? std::span(ends) : std::span<const TokenId>()});
   }
   const TokenId next = sampler_.sample(logits, banned, allowed ? &*allowed : nullptr);
   ++usage_.generated_tokens;
@@ -134,9 +133,9 @@ void Sequence::choose(std::span<const float> logits, Event& event) {
   pending_.push_back({std::move(score), text_bytes_});
   tokens_.push_back(next);
   if (decoder_) add_text(decoder_->push(next), event);
-  if (constraint) state_ = constraint->advance(state_, next, first);
+  if (constrained_) constrained_->advance(next, first);
   if (stop_strings_.stopped_by()) return end(FinishReason::stop, event);
-  if (constraint && state_ == kEpsilon) return end(FinishReason::stop, event);  // nothing can follow
+  if (constrained_ && constrained_->complete()) return end(FinishReason::stop, event);  // nothing can follow
   // The last token may exceed the context by one because it is never fed to the model.
   const bool full = size() > config_.context;
   if (usage_.generated_tokens >= request_->max_tokens || (full && !request_->slides))

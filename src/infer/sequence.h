@@ -95,7 +95,7 @@ class Sequence {
   std::vector<TokenId> tokens_;
   std::int64_t prompt_size_ = 0;
   Sampler sampler_;
-  Expr state_ = kNothing;  // of the request's constraint
+  std::optional<ConstrainedText> constrained_;
   std::optional<StreamDecoder> decoder_;
   StopStrings stop_strings_;
   std::vector<Pending> pending_;  // tokens whose text is held back

@@ -225,7 +225,7 @@ std::size_t answer_bytes(std::size_t so_far, const Request& request, std::size_t
   // A Sequence with its events. Per token: the ids of two histories that double their capacity, a
   // count for penalties, and text that doubles its capacity.
   constexpr std::size_t kChoice = 8 << 10, kToken = 16 + 48;
-  constexpr std::size_t kConstraint = 4 << 20;
+  constexpr std::size_t kConstraint = 8 << 20;
   const SamplingOptions& sampling = request.sampling;
   std::size_t options = sampling.logit_bias.size() * sizeof(sampling.logit_bias[0]) +
                         sampling.suppressed.size() * sizeof(TokenId);

@@ -207,6 +207,34 @@ TEST_F(ConstrainedGeneration, AVocabularyThatCannotSpellTheTextIsAnError) {
   EXPECT_NE(message_of([&] { generate(batcher, asked); }).find("allows no token"), std::string::npos);
 }
 
+TEST(Constraints, MemoryIsLimitedAndTextsContinueAfterStatesWereForgotten) {
+  const auto tokenizer = load_tokenizer("bytes");
+  ConstraintCompiler compiler(*tokenizer);
+  // Every text leads to other states: brackets are closed in the reverse order.
+  const auto constraint = compiler.compile(
+      {.kind = ConstraintKind::gbnf, .text = "root ::= \"(\" root \")\" | \"[\" root \"]\" | \"x\"\n"});
+  Rng rng(1, 0);
+  std::vector<ConstrainedText> texts(6, ConstrainedText(constraint));
+  std::vector<std::string> closing(texts.size());
+  const auto add = [&](std::size_t i, char c) {
+    const TokenId id = tokenizer->encode(std::string(1, c)).back();
+    ASSERT_TRUE(texts[i].mask(false)->has(id)) << i << " " << c;
+    texts[i].advance(id, false);
+  };
+  for (int step = 0; step < 4000; ++step)
+    for (std::size_t i = 0; i < texts.size(); ++i) {
+      const bool round = rng.below(2) == 0;
+      add(i, round ? '(' : '[');
+      closing[i] += round ? ')' : ']';
+    }
+  EXPECT_GT(constraint->epoch(), 0u) << "states were forgotten";
+  for (std::size_t i = 0; i < texts.size(); ++i) {
+    add(i, 'x');
+    for (; !closing[i].empty(); closing[i].pop_back()) add(i, closing[i].back());
+    EXPECT_TRUE(texts[i].complete());
+  }
+}
+
 TEST(Constraints, AreCompiledOnceAndKept) {
   const auto tokenizer = load_tokenizer("bytes");
   ConstraintCompiler compiler(*tokenizer);

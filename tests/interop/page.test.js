@@ -92,10 +92,9 @@ test('an answer follows the JSON Schema in the settings', needs_browser, () => o
   await set(page, { schema: '{' });
   await page.press('#schema', 'Tab');
   assert.match(await page.textContent('#schema-error'), /not JSON/);
-  await set(page, { schema: '{"not": {}}' });
   await page.fill('#message', 'Two?');
   await page.press('#message', 'Enter');
-  await page.locator('.assistant .note').nth(1).filter({ hasText: "keyword 'not'" }).waitFor();
+  await page.locator('.assistant').nth(1).filter({ hasText: 'not JSON' }).waitFor();
 }));
 
 test('an answer is streamed, and stopping it frees its slot', needs_browser, () => on(endless, {}, async (page) => {
