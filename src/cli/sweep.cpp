@@ -517,28 +517,26 @@ Command sweep_command() {
 }
 
 Command sweep_report_command() {
-  return {.name = "sweep report",
-          .summary = "compare the variants of a sweep with its base",
-          .arguments = {results_argument()},
-          .options = {base_option(),
-                      steps_option(),
-                      {.name = "output",
-                       .letter = 'o',
-                       .value = "FILE",
-                       .help = "also draw the results as FILE.svg"},
-                      {.name = "speed", .help = "also print tokens per second"},
-                      {.name = "markdown", .help = "print the table as Markdown"},
-                      common::force(),
-                      common::json(),
-                      common::quiet()},
-          .notes =
-              "A difference is decided if it would hold on other text and with other seeds: p is the larger "
-              "of a paired bootstrap over the held-out documents and a t-test over the seeds, corrected for "
-              "the number of variants (Holm).",
-          .examples = {"thimble sweep report sweeps/rates",
-                       "thimble sweep report sweeps/rates --base lr=0.002 -o rates.svg",
-                       "thimble sweep report records/ablation.jsonl --steps 500"},
-          .run = run_report};
+  return {
+      .name = "sweep report",
+      .summary = "compare the variants of a sweep with its base",
+      .arguments = {results_argument()},
+      .options =
+          {base_option(),
+           steps_option(),
+           {.name = "output", .letter = 'o', .value = "FILE", .help = "also draw the results as FILE.svg"},
+           {.name = "speed", .help = "also print tokens per second"},
+           {.name = "markdown", .help = "print the table as Markdown"},
+           common::force(),
+           common::json(),
+           common::quiet()},
+      .notes =
+          "A difference is decided if neither the choice of held-out documents (paired bootstrap) nor the "
+          "seeds explain it: p, corrected for the number of variants (Holm), is below 0.05.",
+      .examples = {"thimble sweep report sweeps/rates",
+                   "thimble sweep report sweeps/rates --base lr=0.002 -o rates.svg",
+                   "thimble sweep report records/ablation.jsonl --steps 500"},
+      .run = run_report};
 }
 
 Command sweep_record_command() {

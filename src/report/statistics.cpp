@@ -193,19 +193,29 @@ std::optional<SeedNoise> seed_noise(std::span<const std::vector<double>> table) 
   return noise;
 }
 
-SeedTest seed_test(double difference, std::size_t n, const SeedNoise& noise) {
-  const double error = noise.deviation * std::sqrt(2 / static_cast<double>(n));
-  SeedTest test{.interval_95 = {difference, difference}};
-  if (error == 0) {
+DifferenceTest difference_test(double difference, std::span<const ErrorSource> sources) {
+  double squares = 0, spread = 0;
+  for (const ErrorSource& source : sources) {
+    const double square = source.error * source.error;
+    squares += square;
+    spread += square * square / source.degrees;
+  }
+  DifferenceTest test{.interval_95 = {difference, difference}};
+  if (spread == 0) {  // no error: any difference is significant
     test.t = difference == 0 ? 0 : std::copysign(std::numeric_limits<double>::infinity(), difference);
     test.p = difference == 0 ? 1 : 0;
     return test;
   }
-  test.t = difference / error;
-  test.p = student_t_two_sided(test.t, noise.degrees);
-  const double half = student_t_quantile((1 + kConfidence) / 2, noise.degrees) * error;
+  test.t = difference / std::sqrt(squares);
+  test.degrees = squares * squares / spread;
+  test.p = student_t_two_sided(test.t, test.degrees);
+  const double half = student_t_quantile((1 + kConfidence) / 2, test.degrees) * std::sqrt(squares);
   test.interval_95 = {difference - half, difference + half};
   return test;
+}
+
+ErrorSource seed_error(const SeedNoise& noise, std::size_t n) {
+  return {.error = noise.deviation * std::sqrt(2 / static_cast<double>(n)), .degrees = noise.degrees};
 }
 
 namespace {
@@ -257,6 +267,7 @@ std::optional<PairedBootstrap> paired_bootstrap(std::span<const PairedPart> part
     differences[static_cast<std::size_t>(i)] = resampled(parts, static_cast<std::uint64_t>(i));
   });
   std::ranges::sort(differences);
+  result.deviation = moments_of(differences).deviation;
   result.interval_95 = {quantile(differences, (1 - kConfidence) / 2),
                         quantile(differences, (1 + kConfidence) / 2)};
   const auto not_above = std::ranges::count_if(differences, [](double d) { return d <= 0; }),

@@ -63,12 +63,22 @@ struct SeedNoise {
 // Returns nullopt if no degree of freedom is left.
 std::optional<SeedNoise> seed_noise(std::span<const std::vector<double>> table);
 
-// The mean difference of two rows over the `n` seeds that both have.
-struct SeedTest {
-  double t = 0, p = 1;  // two-sided
+// A t-test of a difference with several independent errors: accidents of seeds, of documents.
+//
+//   error^2 = sum e^2        degrees = error^4 / sum (e^4 / degrees of e)    (Welch-Satterthwaite)
+struct ErrorSource {
+  double error = 0;    // standard error of the difference
+  double degrees = 0;  // of freedom
+};
+struct DifferenceTest {
+  double t = 0, degrees = 0;  // t is infinite if there is no error
+  double p = 1;               // two-sided
   Interval interval_95 = {};
 };
-SeedTest seed_test(double difference, std::size_t n, const SeedNoise& noise);
+DifferenceTest difference_test(double difference, std::span<const ErrorSource> sources);
+
+// The error of the mean difference of two rows over the `n` seeds that both have.
+ErrorSource seed_error(const SeedNoise& noise, std::size_t n);
 
 // A part of a text, such as a document, scored by two models: sums, such as bits, and sizes, such
 // as bytes.
@@ -85,6 +95,7 @@ struct PairedPart {
 // differences D;  p = min(1, 2 (1 + min(#{D <= 0}, #{D >= 0})) / (1 + resamples)).
 struct PairedBootstrap {
   double difference = 0, p = 1;
+  double deviation = 0;  // standard deviation of the resampled differences: the error
   Interval interval_95 = {};
 };
 inline constexpr int kResamples = 10'000;

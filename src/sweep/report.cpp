@@ -24,6 +24,7 @@ constexpr std::size_t kMostParts = 512;  // consecutive documents are merged int
 constexpr double kSameText = 0.05;       // largest share by which the bytes of a text may differ
 constexpr double kPackingGain = 0.001;   // bits per byte that packing gains at most
 
+constexpr std::string_view kBlocks = "blocks of text";
 constexpr std::array<std::string_view, 7> kVerdicts = {"base",     "better",         "worse",     "undecided",
                                                        "one seed", "no common seed", "incomplete"};
 
@@ -47,7 +48,7 @@ class ScoreFiles {
   static Parts read(const std::filesystem::path& path) {
     Parts parts;
     for (const ScoredPart& part : read_scores(path)) {
-      parts.unit = part.is_document ? "documents" : "blocks of text";
+      parts.unit = part.is_document ? "documents" : kBlocks;
       parts.scores[part.index] = part.score;
     }
     return parts;
@@ -159,10 +160,10 @@ class Reporting {
       if (&variant == &base) continue;
       variant.difference = difference_of(base, variant);
       const bool complete = variant.diverged + variant.failed == 0 && !variant.values.empty();
-      variant.verdict = !complete                        ? Verdict::incomplete
-                        : !variant.difference            ? Verdict::no_common_seed
-                        : variant.difference->over_seeds ? Verdict::undecided
-                                                         : Verdict::one_seed;
+      variant.verdict = !complete                      ? Verdict::incomplete
+                        : !variant.difference          ? Verdict::no_common_seed
+                        : variant.difference->of_seeds ? Verdict::undecided
+                                                       : Verdict::one_seed;
       if (variant.verdict == Verdict::undecided) tested.push_back(*variant.difference->p);
     }
     report_.tests = tested.size();
@@ -204,25 +205,28 @@ class Reporting {
     if (pairs.empty()) return std::nullopt;
     result.seeds = pairs.size();
     result.difference /= static_cast<double>(pairs.size());
-    if (pairs.size() > 1 && report_.noise)
-      result.over_seeds = seed_test(result.difference, pairs.size(), *report_.noise);
+    if (pairs.size() > 1 && report_.noise) result.of_seeds = seed_error(*report_.noise, pairs.size());
     const std::vector<PairedPart> parts = parts_of(pairs);
     result.parts = parts.size();
-    result.over_parts = paired_bootstrap(merged(parts));
-    combine(result);
+    const std::vector<PairedPart> groups = merged(parts);
+    result.over_parts = paired_bootstrap(groups);
+    test(groups.size(), result);
     return result;
   }
 
-  // Both tests have to reject chance, so their larger p value is that of both.
-  static void combine(SweepDifference& result) {
-    result.interval_95 = {kNone, kNone};
-    const auto take = [&](double p, const Interval& interval) {
-      result.p = std::max(result.p.value_or(0), p);
-      result.interval_95 = {std::fmin(result.interval_95.low, interval.low),
-                            std::fmax(result.interval_95.high, interval.high)};
-    };
-    if (result.over_parts) take(result.over_parts->p, result.over_parts->interval_95);
-    if (result.over_seeds) take(result.over_seeds->p, result.over_seeds->interval_95);
+  static void test(std::size_t groups, SweepDifference& result) {
+    if (!result.of_seeds) {
+      if (!result.over_parts) return;
+      result.p = result.over_parts->p;
+      result.interval_95 = result.over_parts->interval_95;
+      return;
+    }
+    std::vector<ErrorSource> sources = {*result.of_seeds};
+    if (result.over_parts)
+      sources.push_back({.error = result.over_parts->deviation, .degrees = static_cast<double>(groups - 1)});
+    const DifferenceTest tested = difference_test(result.difference, sources);
+    result.p = tested.p;
+    result.interval_95 = tested.interval_95;
   }
 
   // The scores of both on each document, summed over seeds. Empty if a run has no scores or they
@@ -376,16 +380,14 @@ std::string explanation(const SweepReport& report) {
       text += fmt::format("{}: {}\n", name_of(verdict), names);
   if (report.variants.size() < 2) return text;
   text += fmt::format("\ndifference: from {}, with the same seeds\n", report.base);
-  std::vector<std::string> tests;
-  if (!report.part_name.empty())
-    tests.push_back(fmt::format(
-        "a paired bootstrap over {}{}", report.part_name,
-        report.part_name == "documents" ? "" : " (the held-out data have fewer than 20 documents)"));
+  std::vector<std::string> errors;
   if (report.noise)
-    tests.push_back(fmt::format("a t-test over seeds (noise of a run {:.4f}, {:g} degrees of freedom)",
-                                report.noise->deviation, report.noise->degrees));
-  if (!tests.empty())
-    text += fmt::format("p: {}{}\n", tests.size() > 1 ? "the larger of " : "", joined(tests, " and "));
+    errors.push_back(fmt::format("the seeds (noise of a run {:.4f}, {:g} degrees of freedom)",
+                                 report.noise->deviation, report.noise->degrees));
+  if (!report.part_name.empty()) errors.push_back(fmt::format("a bootstrap over {}", report.part_name));
+  if (!errors.empty()) text += fmt::format("interval and p: errors of {}\n", joined(errors, " and of "));
+  if (report.part_name == kBlocks)
+    text += "the held-out data have fewer than 20 documents, so they are divided into blocks\n";
   if (report.tests > 0)
     text += fmt::format("Holm: p corrected for {} variants; below {} a difference is decided\n", report.tests,
                         kDecided);
@@ -409,19 +411,18 @@ Json difference_json(const SweepDifference& d) {
                   .set("difference", d.difference)
                   .set("seeds", d.seeds)
                   .set("parts", d.parts)
-                  .set("interval_95", interval_json(d.interval_95))
+                  .set("interval_95", d.p ? interval_json(d.interval_95) : Json())
                   .set("p", d.p ? Json(*d.p) : Json())
                   .set("p_holm", d.holm ? Json(*d.holm) : Json());
   if (d.over_parts)
     json.set("over_parts", Json::object()
                                .set("difference", d.over_parts->difference)
+                               .set("error", d.over_parts->deviation)
                                .set("interval_95", interval_json(d.over_parts->interval_95))
                                .set("p", d.over_parts->p));
-  if (d.over_seeds)
-    json.set("over_seeds", Json::object()
-                               .set("interval_95", interval_json(d.over_seeds->interval_95))
-                               .set("t", number(d.over_seeds->t))
-                               .set("p", d.over_seeds->p));
+  if (d.of_seeds)
+    json.set("of_seeds",
+             Json::object().set("error", d.of_seeds->error).set("degrees_of_freedom", d.of_seeds->degrees));
   return json;
 }
 

@@ -1,9 +1,9 @@
 // Compares the variants of a sweep with its base.
 //
-// A difference is decided if it would hold on other text and with other seeds. Two tests answer
-// this: a bootstrap over the documents that both were scored on, and a t-test over the seeds that
-// both were trained with. The p value of a variant is the larger of the two, corrected by Holm for
-// the number of variants. With one seed nothing is decided.
+// A difference may be an accident of the held-out text or of the seeds. The error of the first kind
+// is that of a paired bootstrap over the documents, of the second that of the noise between seeds.
+// A t-test with both gives p, which Holm's correction adjusts for the number of variants. With one
+// seed nothing is decided.
 #pragma once
 
 #include <cstddef>
@@ -31,10 +31,10 @@ struct SweepDifference {
   std::size_t seeds = 0;  // that both have
   std::size_t parts = 0;  // documents or blocks that both have; 0: the scores cannot be compared
   std::optional<PairedBootstrap> over_parts = {};
-  std::optional<SeedTest> over_seeds = {};
-  Interval interval_95 = {};        // covers the intervals of both tests
-  std::optional<double> p = {};     // of both tests
-  std::optional<double> holm = {};  // nullopt: not tested
+  std::optional<ErrorSource> of_seeds = {};  // nullopt: with one seed
+  Interval interval_95 = {};                 // without seeds: of the bootstrap
+  std::optional<double> p = {};              // nullopt: neither documents nor seeds
+  std::optional<double> holm = {};           // nullopt: not tested
 };
 
 struct VariantSummary {

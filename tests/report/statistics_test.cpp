@@ -134,13 +134,25 @@ TEST(SeedNoise, GivesThePairedTestForTwoSettings) {
   const std::vector<std::vector<double>> two = {{1.0, 1.1, 0.95}, {0.9, 1.02, 0.93}};
   const auto noise = seed_noise(two);
   ASSERT_TRUE(noise);
-  const SeedTest test = seed_test(-0.2 / 3, 3, *noise);
+  const std::vector<ErrorSource> source = {seed_error(*noise, 3)};
+  const DifferenceTest test = difference_test(-0.2 / 3, source);
   EXPECT_NEAR(test.t, -2.77350098112614, 1e-9);
   EXPECT_NEAR(test.p, 0.109129193625252, 1e-9);
   EXPECT_LT(test.interval_95.low, -0.2 / 3);
   EXPECT_GT(test.interval_95.high, 0) << "p is above 0.05";
-  EXPECT_EQ(seed_test(0, 3, {.deviation = 0, .degrees = 2}).p, 1);
-  EXPECT_EQ(seed_test(0.1, 3, {.deviation = 0, .degrees = 2}).p, 0);
+}
+
+TEST(DifferenceTest, AddsTheSquaresOfItsErrors) {
+  const std::vector<ErrorSource> sources = {{.error = 0.02, .degrees = 6}, {.error = 0.01, .degrees = 39}};
+  const DifferenceTest test = difference_test(0.05, sources);
+  EXPECT_NEAR(test.t, 2.23606797749979, 1e-13);
+  EXPECT_NEAR(test.degrees, 9.28571428571428, 1e-12);
+  EXPECT_NEAR(test.p, 0.0512991925452, 1e-11);
+  EXPECT_NEAR(test.interval_95.high, 0.05 + 0.0503471106523, 1e-9);
+  EXPECT_NEAR(test.interval_95.low, 0.05 - 0.0503471106523, 1e-9);
+  const std::vector<ErrorSource> none = {{.error = 0, .degrees = 2}};
+  EXPECT_EQ(difference_test(0, none).p, 1);
+  EXPECT_EQ(difference_test(0.1, none).p, 0);
 }
 
 std::vector<PairedPart> paired_parts() {
@@ -159,6 +171,7 @@ TEST(PairedBootstrap, GivesTheFiguresOfAnIndependentProgram) {
   EXPECT_NEAR(result->interval_95.low, 0.00867678958785234, 1e-13);
   EXPECT_NEAR(result->interval_95.high, 0.0501432664756445, 1e-13);
   EXPECT_NEAR(result->p, 0.0055994400559944, 1e-13);
+  EXPECT_NEAR(result->deviation, 0.0106304510493589, 1e-13);
 
   std::vector<PairedPart> alike = paired_parts();
   for (std::size_t i = 0; i < alike.size(); ++i)

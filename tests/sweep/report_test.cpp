@@ -94,7 +94,9 @@ TEST_F(SweepReportOfDocuments, DecidesDifferencesThatHoldOnDocumentsAndSeeds) {
   EXPECT_EQ(difference.parts, 40u);
   EXPECT_EQ(difference.seeds, 3u);
   EXPECT_NEAR(difference.difference, -0.1, 0.002);
-  EXPECT_EQ(*difference.p, std::max(difference.over_parts->p, difference.over_seeds->p));
+  EXPECT_NEAR(difference.interval_95.high + difference.interval_95.low, 2 * difference.difference, 1e-9);
+  EXPECT_GT(difference.interval_95.high - difference.difference,
+            1.9 * std::hypot(difference.of_seeds->error, difference.over_parts->deviation));
   EXPECT_GE(*difference.holm, *difference.p);
   EXPECT_LT(difference.interval_95.high, 0);
 }
@@ -104,8 +106,8 @@ TEST_F(SweepReportOfDocuments, ADifferenceOfFewDocumentsIsUndecided) {
   add("base", 2.0, 0, 0);
   add("uneven", 1.95, -0.1, 0.5);
   const SweepDifference difference = *report().find("uneven")->difference;
-  EXPECT_LT(difference.over_seeds->p, 0.05);
-  EXPECT_GT(difference.over_parts->p, 0.05);
+  EXPECT_LT(difference_test(difference.difference, std::vector{*difference.of_seeds}).p, 0.05);
+  EXPECT_GT(*difference.p, 0.05);
   EXPECT_EQ(report().find("uneven")->verdict, Verdict::undecided);
 }
 
@@ -127,7 +129,7 @@ TEST_F(SweepReportOfDocuments, ScoresOfOtherTextAreNotCompared) {
   EXPECT_EQ(report().find("other")->difference->parts, 0u);
   write_scores(folder_, "other2.jsonl", 0.07, 0.01, "block");
   EXPECT_EQ(report().find("other")->difference->parts, 0u);
-  EXPECT_TRUE(report().find("other")->difference->over_seeds) << "the seeds can still be compared";
+  EXPECT_TRUE(report().find("other")->difference->of_seeds) << "the seeds can still be compared";
   folder_.write("other2.jsonl", "{\"document\": 0}\n");
   EXPECT_THROW(report(), Error);
 }
