@@ -69,11 +69,11 @@ ModelFile without_softcap(const ModelFile& model) {
 
 // Compares with the file as read back from disk.
 double difference_on_disk(const ModelFile& expected, const std::filesystem::path& path,
-                          const ProgressOutput& progress) {
+                          const ProgressOutput& progress, ProgressBar& bar) {
   const ModelFile written = open_model(path, WeightsAs::floats, progress);
   const std::string wrong = tokenizer_difference(expected, written);
   check(wrong.empty(), "the export does not match {} and was not written: {}", expected.path.string(), wrong);
-  return logit_difference(expected, written);
+  return logit_difference(expected, written, &bar);
 }
 
 }  // namespace
@@ -109,8 +109,9 @@ ExportReport export_model(FileOps& ops, const ModelFile& model, const ExportForm
   std::optional<double> difference;
   double tolerance = 0;
   const auto compare = [&](const ModelFile& expected, const std::filesystem::path& written) {
-    difference = difference_on_disk(expected, written, request.progress);
-    tolerance = tolerated_difference(expected, type, format.rounds_vectors);
+    ProgressBar bar(request.progress, "comparing", "models", type == GgufType::f32 ? 2 : 4);
+    difference = difference_on_disk(expected, written, request.progress, bar);
+    tolerance = tolerated_difference(expected, type, format.rounds_vectors, &bar);
   };
   request.inspect = [&](const std::filesystem::path& written) {
     request.drop_softcap ? compare(without_softcap(model), written) : compare(model, written);
@@ -128,13 +129,18 @@ ExportReport export_model(FileOps& ops, const ModelFile& model, const ExportForm
   return report;
 }
 
-double logit_difference(const ModelFile& first, const ModelFile& second) {
+double logit_difference(const ModelFile& first, const ModelFile& second, ProgressBar* bar) {
   check(first.config.model.vocab_size == second.config.model.vocab_size,
         "expected two models with the same vocabulary size: {} has {} tokens, {} has {}", first.path.string(),
         first.config.model.vocab_size, second.path.string(), second.config.model.vocab_size);
   const std::int64_t row_length =
       std::min({kComparedTokens, first.config.model.context, second.config.model.context});
-  const std::vector<float> a = logits_of(first, row_length), b = logits_of(second, row_length);
+  const auto logits = [&](const ModelFile& model) {
+    std::vector<float> values = logits_of(model, row_length);
+    if (bar) bar->advance(1);
+    return values;
+  };
+  const std::vector<float> a = logits(first), b = logits(second);
   const auto V = static_cast<std::size_t>(first.config.model.vocab_size);
   double differences = 0, deviations = 0;
   for (std::size_t row = 0; row < a.size(); row += V) {
@@ -153,10 +159,10 @@ double logit_difference(const ModelFile& first, const ModelFile& second) {
   return std::sqrt(differences / deviations);
 }
 
-double tolerated_difference(const ModelFile& model, GgufType type, bool rounds_vectors) {
+double tolerated_difference(const ModelFile& model, GgufType type, bool rounds_vectors, ProgressBar* bar) {
   if (type == GgufType::f32) return kExactDifference;
   // The factor 2 allows for the effect of folding on rounding.
-  return kExactDifference + 2 * logit_difference(model, rounded(model, type, rounds_vectors));
+  return kExactDifference + 2 * logit_difference(model, rounded(model, type, rounds_vectors), bar);
 }
 
 std::string tokenizer_difference(const ModelFile& first, const ModelFile& second) {

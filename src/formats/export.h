@@ -31,7 +31,7 @@ struct ExportRequest {
   std::string architecture = {};         // of a GGUF; empty: chosen automatically
   bool drop_softcap = false;             // export a golf model without its softcap: logits before the cap
   const Interrupt* interrupt = nullptr;  // checked once more before the output is renamed
-  ProgressOutput progress = {};          // of writing the file and reading it back
+  ProgressOutput progress = {};          // of writing the file, reading it back and comparing it
   Inspector inspect = {};  // set by export_model(); a format calls it before it renames its output
 };
 
@@ -69,14 +69,16 @@ ExportReport export_model(FileOps& ops, const ModelFile& model, const ExportForm
 // Distance between the logits of two models with the same vocabulary, over a few rows of random
 // tokens: the root mean square difference, relative to the standard deviation of the first model's
 // logits around the mean of each row. A NaN anywhere gives NaN.
-double logit_difference(const ModelFile& first, const ModelFile& second);
+// Advances `bar`, which may be null, by one for each of the two models.
+double logit_difference(const ModelFile& first, const ModelFile& second, ProgressBar* bar = nullptr);
 
 // f32 stores weights exactly; the remaining difference is summation order and rounding in folds.
 inline constexpr double kExactDifference = 1e-4;
 
 // The largest difference that rounding weights to this type explains: twice the measured effect of
 // rounding on this model, plus kExactDifference.
-double tolerated_difference(const ModelFile& model, GgufType type, bool rounds_vectors);
+double tolerated_difference(const ModelFile& model, GgufType type, bool rounds_vectors,
+                            ProgressBar* bar = nullptr);
 
 // Describes how the second model's tokenizer differs from the first's: it is missing, gives other
 // ids for a text, or differs in whether it prepends bos. Empty if they agree.

@@ -1,6 +1,8 @@
 #include "formats/safetensors.h"
 
 #include <fmt/format.h>
+#include <sys/mman.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <array>
@@ -398,6 +400,15 @@ SafetensorsFile SafetensorsFile::view(std::span<const std::byte> bytes, std::str
   file.data_ = bytes.subspan(length.size() + header);
   file.take_header(length, as_text(bytes.subspan(length.size(), header)), file.data_.size());
   return file;
+}
+
+void SafetensorsFile::release(std::string_view tensor) {
+  if (memory_.bytes() == 0) return;
+  static const auto page = static_cast<std::uint64_t>(sysconf(_SC_PAGESIZE));
+  const SafetensorsEntry& entry = at(tensor);
+  // Pages at the ends may contain bytes of other tensors. The arena begins at a page.
+  const std::uint64_t begin = (entry.begin + page - 1) / page * page, end = entry.end / page * page;
+  if (begin < end) madvise(memory_.at(static_cast<std::int64_t>(begin)), end - begin, MADV_DONTNEED);
 }
 
 void SafetensorsFile::take_header(std::span<const std::byte> length, std::string_view header,

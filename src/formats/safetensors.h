@@ -97,6 +97,8 @@ class SafetensorsFile {
   void read_f32(std::string_view tensor, std::span<float> values) const;         // from F32, F16 or BF16
   void read_i64(std::string_view tensor, std::span<std::int64_t> values) const;  // from I64, I32, I8 or U8
 
+  // Frees the memory of a tensor of an opened file. It must not be used any more.
+  void release(std::string_view tensor);
   bool is_read(std::string_view tensor) const { return !wanted_ || wanted_(tensor); }
 
   Digest header_digest() const { return header_digest_; }  // of everything before the data

@@ -186,7 +186,7 @@ CheckpointHead read_checkpoint_head(const SafetensorsFile& file, const ProgressO
           load_tokenizer_bytes(text_of(file, kTokenizerTensor), file.name(), special)};
 }
 
-void restore_checkpoint(const SafetensorsFile& file, const TrainState& state, const TrainedModel& trained) {
+void restore_checkpoint(SafetensorsFile& file, const TrainState& state, const TrainedModel& trained) {
   const ParamTable& params = trained.model.params();
   const auto other = [](std::string_view name) {
     return name.starts_with(kOptimizerPrefix) || name.starts_with(kThimblePrefix);
@@ -200,11 +200,17 @@ void restore_checkpoint(const SafetensorsFile& file, const TrainState& state, co
   } else {
     read_state_dict(file, params, "", trained.model.weights(), other);
   }
+  for (const Param& param : params.all()) {
+    file.release(param.name);
+    if (trained.averaging.on() && state.step > 0) file.release(fmt::format("{}{}", kRawPrefix, param.name));
+  }
   trained.model.weights_changed();
   if (state.step > 0)  // else it is zero, as in a new optimizer
     for (const Param& param : params.all())
-      for_states(trained.optimizer, param,
-                 [&](const std::string& name, std::span<float> values) { file.read_f32(name, values); });
+      for_states(trained.optimizer, param, [&](const std::string& name, std::span<float> values) {
+        file.read_f32(name, values);
+        file.release(name);
+      });
   read_loss_scale(file, trained.optimizer.loss_scale());
 }
 
@@ -411,9 +417,9 @@ void RunCheckpoints::begin(TrainState& state) {
 }
 
 void RunCheckpoints::restore(TrainState& state) {
-  const ResumePoint from =
+  ResumePoint from =
       open_resume_point(run_.folder, run_.request.checkpoint, run_.request.force, run_.progress);
-  const SafetensorsFile& file = from.file;
+  SafetensorsFile& file = from.file;
   const CheckpointHead& head = from.head;
   for (const std::string& reason : from.damaged)
     run_.log.warning("skipping a damaged checkpoint: {}", reason);

@@ -91,7 +91,8 @@ CheckpointHead read_checkpoint_head(const SafetensorsFile& file, const ProgressO
 
 // Only the state, without verifying the file. Needs the content of kTrainStateTensor only.
 TrainState read_train_state(const SafetensorsFile& file);
-void restore_checkpoint(const SafetensorsFile& file, const TrainState& state, const TrainedModel& trained);
+// Frees the memory of each tensor when it has been copied: the file then has no weights any more.
+void restore_checkpoint(SafetensorsFile& file, const TrainState& state, const TrainedModel& trained);
 
 // The checkpoint that a run resumes from.
 struct ResumePoint {

@@ -54,10 +54,11 @@ class Memory : public testing::Test {
     return measured;
   }
 
-  static Words sizes(const std::string& preset, const Words& assignments) {
-    Words words = {"--preset",       preset, "--steps",       "2", "--max-seconds", "0",
-                   "--warmup-steps", "0",    "--prime-steps", "0", "--span-tokens", "0",
-                   "--val-tokens",   "2048"};
+  static Words sizes(const std::string& preset, const Words& assignments,
+                     const std::string& val_tokens = "2048") {
+    Words words = {"--preset",       preset,    "--steps",       "2", "--max-seconds", "0",
+                   "--warmup-steps", "0",       "--prime-steps", "0", "--span-tokens", "0",
+                   "--val-tokens",   val_tokens};
     for (const std::string& assignment : assignments) {
       words.emplace_back("--set");
       words.push_back(assignment);
@@ -76,6 +77,31 @@ TEST_F(Memory, ARunUsesWhatTheDryRunPredicts) {
   const double plain = expect_agreement(words);
   const double checkpointed = expect_agreement(with(words, {"--checkpoint-activations"}));
   EXPECT_LT(checkpointed, 0.7 * plain);
+}
+
+TEST_F(Memory, ValidationBeforeTheFirstStepUsesTheMemoryOfTraining) {
+  expect_agreement(sizes("llama",
+                         {"layers=1", "dim=128", "heads=2", "kv_heads=1", "mlp_hidden=512", "context=256",
+                          "batch_tokens=8192", "micro_batch=32", "dtype=f32"},
+                         "8192"));
+}
+
+// Neither the weights of --init nor those of the checkpoint stay in memory beside those of the run.
+TEST_F(Memory, AFineTunedAndAResumedRunUseWhatTheDryRunPredicts) {
+  const std::string base = (folder_ / "base").string();
+  Words words = {"train", "--data", text_.string(), "--tokenizer", "bytes", "-o", base, "-q", "--force"};
+  const Words large = sizes("llama", {"layers=6", "dim=384", "heads=6", "kv_heads=2", "mlp_hidden=1536",
+                                      "context=64", "batch_tokens=128", "dtype=f32"});
+  ASSERT_EQ(run_binary({.arguments = with(words, large)}).exit_code, 0);
+  const Words tuned = {"--init", base, "--steps", "2", "--batch-tokens", "128", "--val-tokens", "512"};
+  const double planned = planned_mebibytes(tuned),
+               measured = measured_mebibytes(with(tuned, {"--stop-after", "1"}));
+  EXPECT_NEAR(planned / measured, 1, 0.1) << planned << " MiB planned, " << measured << " measured";
+  const RunResult resumed =
+      run_binary({.arguments = {"train", "--resume", (folder_ / std::to_string(runs_)).string(), "-q"},
+                  .environment = {{"OMP_WAIT_POLICY", "passive"}}});
+  EXPECT_EQ(resumed.exit_code, 0) << resumed;
+  EXPECT_LT(static_cast<double>(resumed.peak_bytes) / (1 << 20), 1.1 * planned);
 }
 
 TEST_F(Memory, ManyRunsUseWhatTheDryRunPredictsFullTier) {

@@ -160,6 +160,7 @@ TEST(ExportModel, WritingAndReadingBackShowProgress) {
                  {.path = folder / std::string(format.name), .progress = progress.output()});
     EXPECT_TRUE(progress.shows("writing")) << format.name << ": " << progress.lines;
     EXPECT_TRUE(progress.shows("reading")) << format.name << ": " << progress.lines;
+    EXPECT_TRUE(progress.shows("comparing")) << format.name << ": " << progress.lines;
   }
 }
 
