@@ -47,8 +47,8 @@ struct GradientOptions {
 MemoryPlan training_plan(const ModelConfig& config, std::int64_t rows, const GradientOptions& options,
                          DType dtype = DType::f32, Device device = Device::cpu, bool loop_on = true);
 
-// The rows that are scored at a time on the CPU beside training programs of so many rows. Fewer than
-// 1024 would be slow, and more than 8192 bring nothing.
+// The rows that are scored at a time on the CPU beside training programs of so many rows. Fewer
+// than 1024 would be slow, and more than 8192 bring nothing.
 std::int64_t score_rows_beside(std::int64_t training_rows);
 
 class Model {
