@@ -239,7 +239,6 @@ SweepRun sweep_run(const SweepPlan& plan, const PlannedRun& planned, const Varia
   const std::string seed = std::to_string(planned.seed);
   SweepRun run{.id = fmt::format("{}-{}", variant.name, planned.seed),
                .train = words_of(words_of(data.words, words_for(variant, false)), {"--seed", seed}),
-               .seed = planned.seed,
                .steps = cost.steps,
                .val_tokens = cost.val_tokens,
                .held_out = data.held_out};

@@ -22,8 +22,7 @@ namespace thimble {
 struct SweepRun {
   std::string id;                       // VARIANT-SEED: the name of its folder and files
   std::vector<std::string> train = {};  // words of `thimble train`, without output, device and threads
-  std::int64_t seed = 0;
-  std::int64_t steps = 0;  // expected; 0: unknown
+  std::int64_t steps = 0;               // expected; 0: unknown
   std::int64_t val_tokens = 0;
   std::filesystem::path held_out = {};  // for packing; empty: the run has no validation data
   Json facts = {};                      // members of its line that are known before
