@@ -324,13 +324,22 @@ void Json::write(std::string& out, int indent, int level) const {
 }
 
 void append_json_string(std::string& out, std::string_view text) {
+  const auto is_plain = [](char c) { return c >= ' ' && c < 0x7F && c != '"' && c != '\\'; };
   out += '"';
-  for_each_character(text, [&](std::string_view character, bool valid) {
-    if (valid)
-      append_escaped(out, character);
-    else
-      out += kReplacementCharacter;
-  });
+  while (!text.empty()) {
+    // Most text is copied in long runs. An ASCII character is never part of another one.
+    const auto plain = static_cast<std::size_t>(std::ranges::find_if_not(text, is_plain) - text.begin());
+    out += text.substr(0, plain);
+    text.remove_prefix(plain);
+    const auto other = static_cast<std::size_t>(std::ranges::find_if(text, is_plain) - text.begin());
+    for_each_character(text.substr(0, other), [&](std::string_view character, bool valid) {
+      if (valid)
+        append_escaped(out, character);
+      else
+        out += kReplacementCharacter;
+    });
+    text.remove_prefix(other);
+  }
   out += '"';
 }
 

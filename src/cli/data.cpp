@@ -84,6 +84,9 @@ Json as_json(const BuildResult& built, const std::filesystem::path& folder) {
   const Manifest& m = built.manifest;
   Json dropped = Json::object();
   for (const auto& [reason, documents] : m.dropped) dropped.set(reason, documents);
+  Json left_out = Json::array();
+  for (const LeftOut& file : built.left_out)
+    left_out.push(Json::object().set("file", file.file.string()).set("reason", file.reason));
   return Json::object()
       .set("folder", folder.string())
       .set("kind", name_of(m.kind))
@@ -98,6 +101,7 @@ Json as_json(const BuildResult& built, const std::filesystem::path& folder) {
       .set("bytes_per_token", ratio(m.train.bytes + m.val.bytes, m.train.tokens + m.val.tokens))
       .set("shards", m.train.shards.size() + m.val.shards.size())
       .set("dropped", std::move(dropped))
+      .set("files_left_out", std::move(left_out))
       .set("resumed", built.resumed)
       .set("seconds", built.seconds);
 }

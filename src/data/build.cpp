@@ -300,6 +300,8 @@ BuildResult build_dataset(const BuildRequest& named, FileOps& ops, const Log& lo
   report_inputs(sources, request.read, log);
   const BatchEncoder encoder(*request.tokenizer, request.read, request.limits);
   BuildResult result;
+  for (const DataSource& source : sources)
+    result.left_out.insert(result.left_out.end(), source.left_out.begin(), source.left_out.end());
   Manifest& manifest = result.manifest;
   manifest.name = request.name;
   manifest.kind = request.read.kind;
@@ -312,7 +314,11 @@ BuildResult build_dataset(const BuildRequest& named, FileOps& ops, const Log& lo
 
   BuildFolder folder(ops, request.folder);
   auto found = folder.open(request.name, fingerprint, request.if_built);
-  if (found.finished) return {std::move(*found.finished), true, false, 0};
+  if (found.finished) {
+    result.manifest = std::move(*found.finished);
+    result.reused = true;
+    return result;
+  }
   result.resumed = found.resumed;
   if (found.resumed)
     log.info("resuming an unfinished build: {} shards are finished",
@@ -374,7 +380,7 @@ bool shares_training_text(const Manifest& manifest, const std::string& input, co
     const std::uint64_t files = inputs->as_array()[i].at("files").as_uint();
     training += files > kMaxListedFiles ? 1 : files;
   }
-  const std::vector<DataSource> sources = {find_source(input, read_options_of(manifest))};
+  const std::vector<DataSource> sources = {find_source(input)};
   std::vector<ManifestSource> files = sources_with_digests(sources, interrupt);
   for (const ManifestSource& sum : listed_sources(sources, files)) files.push_back(sum);
   const auto known = std::span(manifest.sources).first(std::min(training, manifest.sources.size()));

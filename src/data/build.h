@@ -52,8 +52,9 @@ struct BuildRequest {
 
 struct BuildResult {
   Manifest manifest;
-  bool reused = false;   // the folder already contained this data set
-  bool resumed = false;  // continued an unfinished build
+  bool reused = false;                 // the folder already contained this data set
+  bool resumed = false;                // continued an unfinished build
+  std::vector<LeftOut> left_out = {};  // files that are neither text nor chats of this kind
   double seconds = 0;
 };
 

@@ -60,17 +60,17 @@ void CsvReader::read_quoted(std::string& field, std::string& problem) {
   const std::uint64_t line = line_;
   while (true) {
     check(more(), "{}:{}: the quoted field that begins here does not end", name_, line);
-    const char c = buffer_[at_++];
-    check(field.size() <= kMaxRowBytes, "{}:{}: the quoted field that begins here is longer than {} bytes",
-          name_, line, kMaxRowBytes);
-    if (c == '\n') ++line_;
-    if (c != '"') {
-      field += c;
-    } else if (more() && buffer_[at_] == '"') {
-      field += buffer_[at_++];
-    } else {
-      break;
-    }
+    const std::size_t end = std::min(buffer_.find('"', at_), buffer_.size());
+    const std::string_view run = std::string_view(buffer_).substr(at_, end - at_);
+    check(run.size() <= kMaxRowBytes - field.size(),
+          "{}:{}: the quoted field that begins here is longer than {} bytes", name_, line, kMaxRowBytes);
+    field += run;
+    line_ += static_cast<std::uint64_t>(std::ranges::count(run, '\n'));
+    at_ = end;
+    if (at_ == buffer_.size()) continue;
+    ++at_;
+    if (!more() || buffer_[at_] != '"') break;
+    field += buffer_[at_++];
   }
   const bool ended = !more() || buffer_[at_] == separator_ || buffer_[at_] == '\n' || buffer_[at_] == '\r';
   if (!ended && problem.empty())
@@ -87,26 +87,34 @@ bool CsvReader::read_fields(std::string& problem) {
   }
   if (!more()) return false;
   fields_.assign(1, "");
-  std::size_t bytes = 0;
-  for (bool begins = true; more(); ++bytes) {
-    const char c = buffer_[at_++];
-    check(bytes <= kMaxRowBytes, "{}:{}: the row is longer than {} bytes", name_, line_, kMaxRowBytes);
-    if (c == '\n') {
-      ++line_;
-      if (!fields_.back().empty() && fields_.back().back() == '\r') fields_.back().pop_back();
-      return true;
-    }
+  const char stops[] = {separator_, '\n'};
+  std::size_t bytes = 0;  // before the current field
+  for (bool begins = true; more();) {
+    std::string& field = fields_.back();
+    check(bytes + field.size() <= kMaxRowBytes, "{}:{}: the row is longer than {} bytes", name_, line_,
+          kMaxRowBytes);
+    const char c = buffer_[at_];
     if (c == '"' && begins) {
-      read_quoted(fields_.back(), problem);
-      bytes += fields_.back().size();
+      ++at_;
+      read_quoted(field, problem);
       // Only the CR of the line end may follow, which must not become part of the field.
       if (more() && buffer_[at_] == '\r') ++at_;
+    } else if (c == '\n') {
+      ++at_;
+      ++line_;
+      if (field.ends_with('\r')) field.pop_back();
+      return true;
     } else if (c == separator_) {
+      ++at_;
+      bytes += field.size() + 1;
       fields_.emplace_back();
       begins = true;
       continue;
     } else {
-      fields_.back() += c;
+      const std::size_t end =
+          std::min(buffer_.find_first_of(std::string_view(stops, sizeof stops), at_), buffer_.size());
+      field.append(buffer_, at_, end - at_);
+      at_ = end;
     }
     begins = false;
   }

@@ -430,7 +430,8 @@ class TelegramReader {
     if (take('}')) return;
     do {
       skip_space();
-      const std::string key = parse_json(value(), name_).as_string();
+      expect(at_ < text_.size() && text_[at_] == '"', "a key");
+      const std::string key = string_in(value(), "key");
       expect(take(':'), "':'");
       use(key);
     } while (take(','));
@@ -455,7 +456,13 @@ class TelegramReader {
                                                 text_.begin() + static_cast<std::ptrdiff_t>(at_), '\n'));
       counted_ = at_;
       const std::uint64_t line = lines_ + 1;
-      const Json message = parse_json(value(), name_, {.first_line = line});
+      // Of the many members, only these are parsed.
+      Message message;
+      for_each_member([&](const std::string& key) {
+        const std::string_view text = value();
+        for (const auto& [name, member] : message.members())
+          if (key == name) *member = text;
+      });
       try {
         add(message, line, messages);
       } catch (const Error& error) {
@@ -465,34 +472,61 @@ class TelegramReader {
     if (!messages.empty()) chats_.push_back(std::move(messages));
   }
 
-  static void add(const Json& message, std::uint64_t line, ChatMessages& messages) {
-    if (message.at("type").as_string() != "message") return;  // "service"
-    std::string text = plain_text(message.at("text"));
+  // The JSON of some members; empty if absent.
+  struct Message {
+    std::string_view type, text, from, from_id, date, unix_time;
+
+    std::array<std::pair<std::string_view, std::string_view*>, 6> members() {
+      return {{{"type", &type},
+               {"text", &text},
+               {"from", &from},
+               {"from_id", &from_id},
+               {"date", &date},
+               {"date_unixtime", &unix_time}}};
+    }
+  };
+
+  static bool is_string(std::string_view json) { return json.starts_with('"'); }
+
+  std::string string_in(std::string_view json, std::string_view key) const {
+    check(is_string(json), "expected \"{}\" to be a string, found {}", key,
+          json.empty() ? "none" : json.substr(0, 20));
+    const std::string_view inside = json.substr(1, json.size() - 2);
+    // Most strings have no escapes.
+    const bool plain =
+        std::ranges::none_of(inside, [](char c) { return static_cast<unsigned char>(c) < ' ' || c == '\\'; });
+    return plain && is_utf8(inside) ? std::string(inside) : parse_json(json, name_).as_string();
+  }
+
+  void add(const Message& message, std::uint64_t line, ChatMessages& messages) const {
+    if (string_in(message.type, "type") != "message") return;  // "service"
+    std::string text = plain_text(message.text);
     if (trim(text).empty()) return;
-    const Json *from = message.find("from"), *id = message.find("from_id");
     // The name of a deleted account is null.
-    const Json* sender = from && from->is_string() ? from : id;
-    check(sender && sender->is_string(), "expected \"from\" to be a string");
-    messages.push_back({time_of_message(message), sender->as_string(), std::move(text), line});
+    const bool named = is_string(message.from);
+    messages.push_back({time_of_message(message), string_in(named ? message.from : message.from_id, "from"),
+                        std::move(text), line});
   }
 
   // A string, or a list of strings and of {"type": "bold", "text": ...}.
-  static std::string plain_text(const Json& text) {
-    if (text.is_string()) return text.as_string();
+  std::string plain_text(std::string_view json) const {
+    if (is_string(json)) return string_in(json, "text");
     std::string all;
+    const Json text = parse_json(json, name_);
     for (const Json& part : text.as_array())
       all += part.is_string() ? part.as_string() : part.at("text").as_string();
     return all;
   }
 
-  static std::int64_t time_of_message(const Json& message) {
-    if (const Json* unix_time = message.find("date_unixtime"); unix_time && unix_time->is_string()) {
-      const auto seconds = parse_number<std::int64_t>(unix_time->as_string());
+  std::int64_t time_of_message(const Message& message) const {
+    if (is_string(message.unix_time)) {
+      const std::string unix_time = string_in(message.unix_time, "date_unixtime");
+      const auto seconds = parse_number<std::int64_t>(unix_time);
       check(seconds && *seconds > -(std::int64_t{1} << 40) && *seconds < (std::int64_t{1} << 40),
-            "expected \"date_unixtime\" to be seconds, found \"{}\"", unix_time->as_string());
+            "expected \"date_unixtime\" to be seconds, found \"{}\"", unix_time);
       return *seconds;
     }
-    const std::string& date = message.at("date").as_string();  // 2023-12-31T23:58:00
+    const std::string date = string_in(message.date, "date");  // 2023-12-31T23:58:00
     StampReader text(date);
     int parts[6] = {};
     for (int i = 0; i < 6; ++i) {

@@ -13,8 +13,7 @@
 #include "base/files.h"
 #include "base/json.h"
 #include "base/text.h"
-#include "data/parquet_footer.h"
-#include "data/parquet_pages.h"
+#include "data/parquet_format.h"
 
 namespace thimble {
 

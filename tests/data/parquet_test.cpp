@@ -10,7 +10,7 @@
 #include "base/error.h"
 #include "base/rng.h"
 #include "data/parquet_file.h"
-#include "data/parquet_pages.h"
+#include "data/parquet_format.h"
 #include "support/message_of.h"
 #include "support/temp_folder.h"
 

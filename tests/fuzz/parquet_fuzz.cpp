@@ -3,7 +3,7 @@
 #include "base/error.h"
 #include "base/json.h"
 #include "data/parquet.h"
-#include "data/parquet_pages.h"
+#include "data/parquet_format.h"
 #include "memory_file.h"
 #include "targets.h"
 

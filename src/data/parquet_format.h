@@ -1,5 +1,6 @@
-// The bytes of a Parquet page: codecs, levels and encoded strings. All sizes come from a file and
-// are checked before they are used. Errors do not name the file; the caller adds it.
+// The bytes of a Parquet file: its metadata, and the codecs, levels and encoded strings of its
+// pages. Sizes are checked before memory is taken for them. Errors do not name the file; the caller
+// adds it.
 //
 // Format: https://parquet.apache.org/docs/file-format/
 #pragma once
@@ -7,6 +8,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -116,5 +118,54 @@ std::unique_ptr<PageStrings> open_strings(Encoding encoding, std::string_view by
 
 // The strings of a dictionary page: views into `bytes`.
 std::vector<std::string_view> dictionary_strings(std::string_view bytes, std::uint64_t count);
+
+// The footer of a file and the headers of pages are structures of Thrift's compact protocol,
+// reduced here to what is needed. Offsets and sizes are as stored, not checked against the file.
+
+// The limit of nested structures and columns.
+inline constexpr int kMaxNesting = 32;
+
+enum class Repetition { required, optional, repeated };
+inline constexpr std::int64_t kByteArray = 6;
+
+struct SchemaElement {
+  std::int64_t type = -1;  // of a leaf
+  Repetition repetition = Repetition::required;
+  std::string name = {};
+  std::uint64_t children = 0;
+  bool string = false, list = false;  // annotations
+};
+
+struct Chunk {
+  std::int64_t type = -1;
+  Codec codec = Codec::uncompressed;
+  std::uint64_t values = 0, begin = 0, bytes = 0;
+  std::uint64_t data_page = 0, dictionary_page = 0;
+  bool elsewhere = false, encrypted = false;
+};
+
+struct RowGroup {
+  std::vector<Chunk> chunks = {};
+  std::uint64_t rows = 0;
+};
+
+struct Footer {
+  std::vector<SchemaElement> schema = {};
+  std::vector<RowGroup> groups = {};
+};
+
+Footer footer_of(std::string_view text);
+
+struct PageHeader {
+  std::int64_t type = -1;
+  std::uint64_t size = 0, stored = 0, values = 0;
+  std::optional<std::uint32_t> crc = std::nullopt;
+  std::int64_t encoding = 0, definition_encoding = 3, repetition_encoding = 3;
+  std::uint64_t definition_bytes = 0, repetition_bytes = 0;  // v2
+  bool compressed = true;                                    // v2
+};
+inline constexpr std::int64_t kDataPage = 0, kDictionaryPage = 2, kDataPage2 = 3;
+
+PageHeader page_header(PageBytes& bytes);
 
 }  // namespace thimble::parquet
