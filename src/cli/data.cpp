@@ -295,9 +295,7 @@ int run_data_info(const Arguments& arguments, Console& console) {
   const Interrupt interrupt;
   DescribeOptions options;
   if (arguments.given("tokenizer")) options.tokenizer = load_tokenizer(arguments.path("tokenizer"));
-  options.read.split = documents_from(arguments);
-  options.read.text_field = arguments.text("text-field");
-  options.read.assistant = arguments.text("assistant");
+  options.read = read_options_from(arguments);
   if (arguments.flag("chat")) options.read.kind = DataKind::chat;
   const SpooledInput input(arguments.text("X"), &interrupt);
   if (arguments.flag("verify")) verify(input.name(), console, interrupt);

@@ -12,6 +12,7 @@
 #include "cli/parse.h"
 #include "cli/train_inputs.h"
 #include "data/data_folder.h"
+#include "data/sources.h"
 #include "data/text_files.h"
 #include "eval/eval_data.h"
 #include "eval/exact.h"
@@ -114,7 +115,7 @@ void bits_per_byte(const Measured& m) {
   if (options.stride == 0) options.stride = options.context;
   const ByteTable bytes(m.tokenizer, static_cast<TokenId>(m.model.config().vocab_size));
   const TokenSet set = open_eval_set(m.data.path, m.tokenizer, m.console.progress(), &m.interrupt,
-                                     documents_from(m.arguments));
+                                     read_options_from(m.arguments));
   std::optional<ScoreParts> parts;
   if (m.scores) {
     parts.emplace(set);
@@ -195,7 +196,7 @@ std::uint64_t limit_of(const Measured& m) {
 }
 
 void exact_answers(const Measured& m) {
-  const auto conversations = read_conversations(m.data.path, limit_of(m));
+  const auto conversations = read_conversations(m.data.path, limit_of(m), read_options_from(m.arguments));
   const std::int64_t show = m.arguments.integer("show", {.least = 0, .most = 1000});
   const ExactOptions options{.keep_first = static_cast<std::size_t>(show),
                              .keep_wrong = show > 0 ? 0 : kWrongShown};
@@ -243,7 +244,9 @@ void check_together(const Arguments& arguments) {
     only(name, !exact && !choice, "bits per byte");
   only("stride", !exact && !choice && !llama, "bits per byte with sliding windows");
   only("scores", !exact && !choice && !llama, "bits per byte with sliding windows");
-  only("documents", !exact && !choice && !llama && arguments.given("data"), "bits per byte of a text");
+  for (std::string_view name : {"documents", "text-field"})
+    only(name, !exact && !choice && !llama && arguments.given("data"), "bits per byte of a text");
+  only("assistant", !choice && !llama && arguments.given("data"), "chats");
 }
 
 int run_eval(const Arguments& arguments, Console& console) {
@@ -257,9 +260,13 @@ int run_eval(const Arguments& arguments, Console& console) {
   }
   const Interrupt interrupt;
   const EvalData data(arguments, interrupt);
-  if (arguments.given("documents") && is_data_folder(data.path))
-    throw UsageError(
-        fmt::format("--documents applies to text, but {} is a folder of shards", data.path.string()));
+  for (const std::string_view name : {"documents", "text-field", "assistant"})
+    if (arguments.given(name) && is_data_folder(data.path))
+      throw UsageError(fmt::format("--{} applies to text and chats, but {} is a folder of shards", name,
+                                   data.path.string()));
+  if (!is_data_folder(data.path))
+    if (const DataSource source = find_source(data.path.string()); !source.left_out.empty())
+      console.log().info("reading\n{}", inputs_text(std::span(&source, 1)));
   if (data.is_training_data)
     console.log().warning("the model was trained on this data; leave out --data to score the held-out part");
   const ModelFile file = open_model(arguments.path("MODEL"), WeightsAs::stored, console.progress());
@@ -292,6 +299,8 @@ Command eval_command() {
             .help = "text, chats or questions in JSONL, or a folder of shards (its validation split)",
             .shown_default = "the held-out data of the run"},
            documents_option(),
+           text_field_option(),
+           assistant_option(),
            {.name = "context",
             .value = "N",
             .initial = "0",

@@ -64,17 +64,16 @@ struct SearchedData {
 
 void search_text(const fs::path& text, const Arguments& arguments, const Tokenizer& tokenizer,
                  Console& console, const Interrupt& interrupt, SearchedData& searched) {
-  const DocumentSplit split = documents_from(arguments);
+  const ReadOptions read = read_options_from(arguments);
   if (!arguments.text("val-data").empty())
-    searched.val =
-        open_eval_set(arguments.path("val-data"), tokenizer, console.progress(), &interrupt, split);
+    searched.val = open_eval_set(arguments.path("val-data"), tokenizer, console.progress(), &interrupt, read);
   else
     console.log().warning("without --val-data there is no held-out text to compare with");
-  if (detect_kind(find_source(text.string())) == DataKind::chat)
+  if (detect_kind(find_source(text.string()), read.text_field) == DataKind::chat)
     searched.data.chat = ChatTokens::of(tokenizer);
   searched.data.held_out = searched.val ? &*searched.val : nullptr;
-  searched.data.read_training = [text, split, &tokenizer, &console, &interrupt](const TokenSink& sink) {
-    encode_data(text, tokenizer, sink, console.progress(), &interrupt, split);
+  searched.data.read_training = [text, read, &tokenizer, &console, &interrupt](const TokenSink& sink) {
+    encode_data(text, tokenizer, sink, console.progress(), &interrupt, read);
   };
 }
 
@@ -88,8 +87,8 @@ void open_searched(const Arguments& arguments, const std::string& named, const T
         Hint{"pass the text, chats or folder of shards that the model was trained on"});
   if (!of_run && !is_data_folder(named))
     return search_text(named, arguments, tokenizer, console, interrupt, searched);
-  for (const std::string_view option : {"documents", "val-data"})
-    if (arguments.given(option) && (of_run || option == "documents"))
+  for (const std::string_view option : {"documents", "text-field", "assistant", "val-data"})
+    if (arguments.given(option) && (of_run || option != "val-data"))
       throw UsageError(fmt::format("--{} applies to a text given with --data", option));
   searched.shards =
       of_run ? open_data_of(run, tokenizer) : open_shards(named, arguments.path("val-data"), tokenizer);
@@ -125,7 +124,7 @@ int run_qa(const Arguments& arguments, Console& console) {
   const Interrupt interrupt;
   const SpooledInput data(arguments.text("data"), &interrupt);
   if (arguments.flag("memorized")) return print_memorization(arguments, data.name(), console, interrupt);
-  for (const std::string_view option : {"val-data", "documents", "tokens", "seed"})
+  for (const std::string_view option : {"val-data", "documents", "text-field", "assistant", "tokens", "seed"})
     if (arguments.given(option)) throw UsageError(fmt::format("--{} applies only to --memorized", option));
   QaRequest request{.model = arguments.path("MODEL"),
                     .data = data.name(),
@@ -158,6 +157,8 @@ std::vector<Option> memorization_options() {
        .help = "held-out text or chats, to compare with",
        .shown_default = "the validation split of the data"},
       documents_option(),
+      text_field_option(),
+      assistant_option(),
       {.name = "tokens", .value = "N", .initial = "16384", .help = "number of tokens to sample"},
       common::seed()};
   for (Option& option : options) {

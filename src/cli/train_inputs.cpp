@@ -162,6 +162,12 @@ DocumentSplit documents_from(const Arguments& arguments) {
   return document_split_with_name(arguments.text("documents")).value();
 }
 
+ReadOptions read_options_from(const Arguments& arguments) {
+  return {.split = documents_from(arguments),
+          .text_field = arguments.text("text-field"),
+          .assistant = arguments.text("assistant")};
+}
+
 ConfigBuilder settings_from(const Arguments& arguments) {
   ConfigBuilder settings;
   if (arguments.given("preset"))

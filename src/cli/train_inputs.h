@@ -53,6 +53,8 @@ Option documents_option();
 Option text_field_option();
 Option assistant_option();
 DocumentSplit documents_from(const Arguments& arguments);
+// The values of all three.
+ReadOptions read_options_from(const Arguments& arguments);
 
 // --data and --val-data. Pipes are copied to temporary files, which exist as long as this object.
 struct NamedData {

@@ -23,9 +23,8 @@ Document checked_document(Record& record, const ReadOptions& options) {
 
 // Encodes every document with a leading bos. Documents may have any length, so they are encoded in
 // pieces, as in `data build`.
-void encode_texts(const DataSource& source, DocumentSplit split, const Tokenizer& tokenizer,
+void encode_texts(const DataSource& source, const ReadOptions& options, const Tokenizer& tokenizer,
                   const TokenSink& sink, const ProgressOutput& progress, const Interrupt* interrupt) {
-  const ReadOptions options{.split = split};
   const BatchEncoder encoder(tokenizer, options, {});
   Mixture mixture({&source, 1}, options);
   ProgressBar bar(progress, "reading", "bytes", mixture.stored_bytes());
@@ -56,9 +55,10 @@ std::string read_texts(const DataSource& source, const ProgressOutput& progress,
 }
 
 // At most `limit` conversations; 0: all.
-void for_each_chat(const DataSource& source, std::uint64_t limit,
+void for_each_chat(const DataSource& source, std::uint64_t limit, ReadOptions options,
                    const std::function<void(Conversation)>& action) {
-  const ReadOptions options{.kind = DataKind::chat};
+  options.kind = DataKind::chat;
+  options.assistant = assistant_in(std::span(&source, 1), options.assistant);
   RecordReader reader(source, options);
   std::uint64_t count = 0;
   while (limit == 0 || count < limit) {
@@ -72,16 +72,18 @@ void for_each_chat(const DataSource& source, std::uint64_t limit,
   check(count > 0, "{} contains no conversation with an answer", source.name);
 }
 
-std::vector<Conversation> read_chats(const DataSource& source, std::uint64_t limit) {
+std::vector<Conversation> read_chats(const DataSource& source, std::uint64_t limit,
+                                     const ReadOptions& options) {
   std::vector<Conversation> conversations;
-  for_each_chat(source, limit, [&](Conversation turns) { conversations.push_back(std::move(turns)); });
+  for_each_chat(source, limit, options,
+                [&](Conversation turns) { conversations.push_back(std::move(turns)); });
   return conversations;
 }
 
-void encode_chats(const DataSource& source, const Tokenizer& tokenizer, const TokenSink& sink,
-                  const Interrupt* interrupt) {
+void encode_chats(const DataSource& source, const ReadOptions& options, const Tokenizer& tokenizer,
+                  const TokenSink& sink, const Interrupt* interrupt) {
   const ChatLayout layout = ChatLayout::roles(tokenizer);
-  for_each_chat(source, 0, [&](const Conversation& turns) {
+  for_each_chat(source, 0, options, [&](const Conversation& turns) {
     if (interrupt) interrupt->throw_if_interrupted();
     sink(layout.conversation(turns));
   });
@@ -90,7 +92,7 @@ void encode_chats(const DataSource& source, const Tokenizer& tokenizer, const To
 }  // namespace
 
 TokenSet open_eval_set(const std::filesystem::path& path, const Tokenizer& tokenizer,
-                       const ProgressOutput& progress, const Interrupt* interrupt, DocumentSplit split) {
+                       const ProgressOutput& progress, const Interrupt* interrupt, const ReadOptions& read) {
   if (is_data_folder(path)) {
     const DataFolder folder = open_data_folder(path);
     check_tokenizer(folder, tokenizer);
@@ -104,19 +106,20 @@ TokenSet open_eval_set(const std::filesystem::path& path, const Tokenizer& token
   const auto add = [&](std::span<const TokenId> more) {
     tokens.insert(tokens.end(), more.begin(), more.end());
   };
-  const DataKind kind = encode_data(path, tokenizer, add, progress, interrupt, split);
+  const DataKind kind = encode_data(path, tokenizer, add, progress, interrupt, read);
   check(!tokens.empty(), "{} is empty", path.string());
   return {std::move(tokens), TokenMarks::of(tokenizer, kind, LossOn::assistant)};
 }
 
 DataKind encode_data(const std::filesystem::path& path, const Tokenizer& tokenizer, const TokenSink& sink,
-                     const ProgressOutput& progress, const Interrupt* interrupt, DocumentSplit split) {
+                     const ProgressOutput& progress, const Interrupt* interrupt, const ReadOptions& read) {
   const DataSource source = find_source(path.string());
-  const DataKind kind = detect_kind(source);
+  const DataKind kind = detect_kind(source, read.text_field);
+  check(kind == DataKind::chat || read.assistant.empty(), "--assistant applies only to chats");
   if (kind == DataKind::chat)
-    encode_chats(source, tokenizer, sink, interrupt);
+    encode_chats(source, read, tokenizer, sink, interrupt);
   else
-    encode_texts(source, split, tokenizer, sink, progress, interrupt);
+    encode_texts(source, read, tokenizer, sink, progress, interrupt);
   return kind;
 }
 
@@ -143,14 +146,15 @@ std::vector<std::int32_t> read_stream(const std::filesystem::path& path, const T
   return tokens;
 }
 
-std::vector<Conversation> read_conversations(const std::filesystem::path& path, std::uint64_t limit) {
+std::vector<Conversation> read_conversations(const std::filesystem::path& path, std::uint64_t limit,
+                                             const ReadOptions& read) {
   check(!is_data_folder(path), Hint{"pass the chats as JSON lines"},
         "{} is a folder of shards, expected conversations as text", path.string());
   const DataSource source = find_source(path.string());
   check(detect_kind(source) == DataKind::chat,
         Hint{"write one per line: {\"messages\": [{\"role\": \"user\", \"content\": \"Hi\"}, ...]}"},
         "{} contains no conversations", path.string());
-  return read_chats(source, limit);
+  return read_chats(source, limit, read);
 }
 
 namespace {

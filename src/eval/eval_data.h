@@ -21,18 +21,18 @@ namespace thimble {
 
 // The tokens to be scored. For a folder of shards: its validation split, which must have been made
 // with this tokenizer and whose digests are verified. For other paths: the complete file or folder;
-// its first record determines the kind, and `split` what is a document in a text. For chats only
-// the answers are targets.
+// its records determine the kind, and `read` the documents of a text. For chats only the answers are
+// targets.
 TokenSet open_eval_set(const std::filesystem::path& path, const Tokenizer& tokenizer,
                        const ProgressOutput& progress, const Interrupt* interrupt = nullptr,
-                       DocumentSplit split = DocumentSplit::end_of_text);
+                       const ReadOptions& read = {});
 
 // The same tokens of a text or chats, for data that may be larger than memory: `sink` gets them in
 // order, in parts.
 using TokenSink = std::function<void(std::span<const TokenId>)>;
 DataKind encode_data(const std::filesystem::path& path, const Tokenizer& tokenizer, const TokenSink& sink,
                      const ProgressOutput& progress, const Interrupt* interrupt = nullptr,
-                     DocumentSplit split = DocumentSplit::end_of_text);
+                     const ReadOptions& read = {});
 
 // Reads a text as llama.cpp's tools do: in one piece, without the last line end and without a
 // leading bos. For shards: the validation split.
@@ -41,7 +41,8 @@ std::vector<std::int32_t> read_stream(const std::filesystem::path& path, const T
 
 // The conversations of a file, at most `limit` (0: all), each up to its last answer. Conversations
 // without an answer are skipped. Throws Error if the file does not contain conversations.
-std::vector<Conversation> read_conversations(const std::filesystem::path& path, std::uint64_t limit);
+std::vector<Conversation> read_conversations(const std::filesystem::path& path, std::uint64_t limit,
+                                             const ReadOptions& read = {});
 
 // Calibration for GPTQ: runs a model on a text and accumulates the second moments of the inputs of
 // every matrix, from which GPTQ computes H (pack/gptq.h).

@@ -130,6 +130,7 @@ TEST(Parquet, SnappyReadsAllKindsOfCopies) {
   const std::string copies = std::string("\x0C") + "abcd" + "\x01\x04" + std::string("\x0E\x08\0", 3) +
                              std::string("\x03\x01\0\0\0", 5);
   EXPECT_EQ(unpack(varint(13) + copies, 13), "abcdabcdabcdd");
+  EXPECT_EQ(unpack(varint(15) + "\x0C" + "abcd" + "\x1D\x04", 15), "abcdabcdabcdabc");
   std::string longer(70'000, 'y');  // a length in three bytes
   EXPECT_EQ(unpack(varint(70'000) + "\xF8" + std::string("\x6F\x11\x01", 3) + longer, 70'000), longer);
   EXPECT_THROW(unpack(varint(8) + "\x0C" + "abcd" + "\x01\x05", 8), Error);                // before the start

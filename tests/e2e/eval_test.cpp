@@ -128,6 +128,16 @@ TEST_F(EvalCommand, DocumentsAreWhatOneAsksFor) {
   EXPECT_EQ(run(lines, {"--documents", "line", "--protocol", "llama.cpp"}).exit_code, 2);
 }
 
+TEST_F(EvalCommand, ReadsTheNamedColumnOfATable) {
+  train("quick");
+  const std::string table =
+      folder_.write("quotes.csv", "author,quote\nAnn,first line\nBob,second\n").string();
+  EXPECT_EQ(eval(table, {"--text-field", "quote"}).at("tokens").as_int(), 11 + 7);
+  EXPECT_EQ(run(table, {}).exit_code, 1);
+  EXPECT_EQ(run(table, {"--text-field", "quote", "--assistant", "Ann"}).exit_code, 1) << "only for chats";
+  EXPECT_EQ(run(path("run/data"), {"--text-field", "quote"}).exit_code, 2);
+}
+
 TEST_F(EvalCommand, WritesTheScoresOfDocuments) {
   train("quick");
   std::string text;
