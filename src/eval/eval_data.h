@@ -21,8 +21,8 @@ namespace thimble {
 
 // The tokens to be scored. For a folder of shards: its validation split, which must have been made
 // with this tokenizer and whose digests are verified. For other paths: the complete file or folder;
-// its records determine the kind, and `read` the documents of a text. For chats only the answers are
-// targets.
+// its records determine the kind, and `read` the documents of a text. For chats only the answers
+// are targets.
 TokenSet open_eval_set(const std::filesystem::path& path, const Tokenizer& tokenizer,
                        const ProgressOutput& progress, const Interrupt* interrupt = nullptr,
                        const ReadOptions& read = {});
