@@ -157,9 +157,9 @@ class NumberedRows : public RowReader {
   RowSettings settings_;
 };
 
-// Windows of T. A remainder shorter than T is not read. The order `shifted` treats the set as a ring:
-// a model that sees a text many times predicts every token from another context each time, and reads
-// another remainder.
+// Windows of T. A remainder shorter than T is not read. The order `shifted` treats the set as a
+// ring: a model that sees a text many times predicts every token from another context each time,
+// and reads another remainder.
 class WindowRows final : public NumberedRows {
  public:
   WindowRows(const TokenSet& set, const RowSettings& settings)

@@ -95,8 +95,8 @@ TEST_P(EveryWindow, IsVisitedOncePerEpoch) {
 INSTANTIATE_TEST_SUITE_P(AwkwardCounts, EveryWindow,
                          testing::Values(1, 2, 3, 4, 5, 15, 16, 17, 64, 65, 996, 997, 998, 1994, 2991));
 
-// Every row is a window of the ring, and an epoch reads all but a remainder shorter than a row, which
-// is elsewhere in every epoch.
+// Every row is a window of the ring, and an epoch reads all but a remainder shorter than a row,
+// which is elsewhere in every epoch.
 TEST(BatchLoader, ShiftedWindowsBeginElsewhereInEveryEpoch) {
   constexpr std::uint64_t kWindows = 9, kSize = kWindows * kT + 3;
   const TokenSet set(counting(kSize), {.bos = kBos});
