@@ -38,7 +38,7 @@ Json as_json(const ExportReport& report, const Output& output) {
 
 std::string as_text(const ExportReport& report, const Output& output) {
   std::string text = fmt::format("{}: {} as {}, {} tensors, {} bytes\n", output.path.string(),
-                                 report.architecture, info_of(report.type).name, report.tensors,
+                                 report.architecture, gguf_export_name(report.type), report.tensors,
                                  with_commas(static_cast<long long>(report.bytes)));
   for (const std::string& line : report.folded) text += fmt::format("folded: {}\n", line);
   for (const std::string& line : report.notes) text += fmt::format("note: {}\n", line);
@@ -118,7 +118,7 @@ Command export_command() {
           .options = {{.name = "format", .help = formats_in_words(), .choices = names_of(), .required = true},
                       {.name = "type",
                        .help = "number format of matrices",
-                       .choices = {"f32", "f16", "bf16", "q8_0", "q4_0"},
+                       .choices = {"f32", "f16", "bf16", "q8_0", "q6_k", "q5_k_m", "q4_k_m", "q4_0"},
                        .shown_default = "f16 in GGUF, else f32"},
                       {.name = "half", .help = "same as --type f16"},
                       {.name = "architecture",

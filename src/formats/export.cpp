@@ -10,6 +10,7 @@
 
 #include "base/error.h"
 #include "base/rng.h"
+#include "formats/gguf_model.h"
 #include "formats/model_file.h"
 #include "model/rows.h"
 
@@ -49,6 +50,15 @@ void round_values(std::span<float> values, GgufType type, const std::string& nam
   decode_gguf(type, bytes, values);
 }
 
+// The type of a matrix in a GGUF of this type; for roles that only folded models have, the type
+// itself.
+GgufType stored_type(const Param& param, const ModelConfig& config, GgufType type) {
+  for (const GgufName& name : gguf_names())
+    if (name.role == param.role)
+      type = mixed_type(type, name.of(param.layer), config.layers, config.tie_embeddings);
+  return fitting_type(type, param.cols);
+}
+
 // The model with every matrix (or, with `vectors`, every tensor) rounded to the type.
 ModelFile rounded(const ModelFile& source, GgufType type, bool vectors) {
   ModelFile model = source;
@@ -56,7 +66,7 @@ ModelFile rounded(const ModelFile& source, GgufType type, bool vectors) {
   for (const Param& param : table.all()) {
     if (param.dims.size() != 2 && !vectors) continue;
     const auto values = param.in(std::span(model.weights));
-    round_values(values, fits_blocks(type, param.cols) ? type : GgufType::f16, param.name);
+    round_values(values, stored_type(param, model.config.model, type), param.name);
   }
   return model;
 }
@@ -119,7 +129,7 @@ ExportReport export_model(FileOps& ops, const ModelFile& model, const ExportForm
     check(*difference <= tolerance,
           "{} does not reproduce {} and was not written: the logits differ by {:.2g}, but rounding to {} "
           "explains at most {:.2g}",
-          request.path.string(), model.path.string(), *difference, info_of(type).name, tolerance);
+          request.path.string(), model.path.string(), *difference, gguf_export_name(type), tolerance);
   };
   ExportReport report = format.write(ops, model, request);
   check(difference.has_value(), "[export] the format '{}' did not call inspect", format.name);

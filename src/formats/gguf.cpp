@@ -161,7 +161,7 @@ GgufType take_type(Reader& reader) {
   const auto id = reader.take<std::uint32_t>("a type");
   const GgufTypeInfo* info = find_gguf_type(id);
   const std::string_view name = gguf_type_name(id);
-  reader.expect(info != nullptr, "expected F32, F16, BF16, Q8_0 or Q4_0, found {}",
+  reader.expect(info != nullptr, "expected {}, found {}", gguf_types_text(),
                 name.empty() ? fmt::format("type {}", id) : std::string(name));
   return info->type;
 }

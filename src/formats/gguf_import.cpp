@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 #include <charconv>
+#include <cmath>
 #include <set>
 #include <utility>
 
@@ -257,10 +258,21 @@ std::vector<float> Importer::read_weights(const ModelConfig& config) {
 }
 
 WeightFormat format_of_type(GgufType type) {
-  if (has_blocks(type)) return WeightFormat::int8_blocks;
-  return type == GgufType::f16    ? WeightFormat::f16
+  if (is_scaled_int8(type)) return WeightFormat::int8_blocks;
+  // Blocks with minimums, or with scales of 16 numbers, are expanded to f16: its rounding is a
+  // small fraction of a quantization step.
+  return type == GgufType::f32    ? WeightFormat::f32
          : type == GgufType::bf16 ? WeightFormat::bf16
-                                  : WeightFormat::f32;
+                                  : WeightFormat::f16;
+}
+
+// Scales of a block can multiply to more than f16 holds. F16 tensors may contain any value.
+void check_fits_f16(const GgufFile& file, const GgufEntry& entry, std::span<const float> values) {
+  if (entry.type == GgufType::f16) return;
+  constexpr float kLargest = 65504;
+  for (const float value : values)
+    check(std::abs(value) <= kLargest, "{}: tensor {} of type {} has the value {}, expected at most {}",
+          file.name(), quoted_name(entry.name), info_of(entry.type).name, value, kLargest);
 }
 
 std::shared_ptr<const StoredWeights> Importer::read_stored(const ModelConfig& config) {
@@ -282,7 +294,7 @@ std::shared_ptr<const StoredWeights> Importer::read_stored(const ModelConfig& co
       return source.rotated ? halves_from_neighbours(values, config.head_dim, columns) : values;
     };
     if (to.values.dtype == DType::i8) {
-      GgufBlocks blocks = gguf_blocks(entry->type, file_.bytes(source.name));
+      GgufIntegers blocks = gguf_integers(entry->type, file_.bytes(source.name));
       const std::vector<float> q = in_order(std::move(blocks.integers), to.values.cols);
       std::ranges::transform(q, to.values.row<std::int8_t>(0),
                              [](float x) { return static_cast<std::int8_t>(x); });
@@ -290,6 +302,7 @@ std::shared_ptr<const StoredWeights> Importer::read_stored(const ModelConfig& co
     } else {
       std::vector<float> values(static_cast<std::size_t>(source.count));
       file_.read_f32(source.name, values);
+      if (to.values.dtype == DType::f16) check_fits_f16(file_, *entry, values);
       store_floats(in_order(std::move(values), source.dims.size() == 2 ? source.dims[1] : 1), to.values);
     }
   }

@@ -3,6 +3,10 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <charconv>
+#include <map>
+#include <optional>
+#include <utility>
 
 #include "base/error.h"
 #include "base/text.h"
@@ -15,6 +19,8 @@
 namespace thimble {
 
 namespace {
+
+constexpr std::string_view kEmbeddingName = "token_embd.weight", kHeadName = "output.weight";
 
 std::uint32_t count_of(std::int64_t value) {
   return static_cast<std::uint32_t>(value);  // validate() keeps sizes far below 2^32
@@ -124,6 +130,43 @@ ExportedModel exported_model(const ModelFile& file) {
   return model;
 }
 
+namespace {
+
+// "blk.12.attn_v.weight" is 12; nullopt for tensors of no layer.
+std::optional<std::int64_t> layer_of(std::string_view tensor) {
+  constexpr std::string_view kStart = "blk.";
+  if (!tensor.starts_with(kStart)) return std::nullopt;
+  std::int64_t layer = 0;
+  const auto [end, error] =
+      std::from_chars(tensor.data() + kStart.size(), tensor.data() + tensor.size(), layer);
+  return error == std::errc() ? std::optional(layer) : std::nullopt;
+}
+
+// The first and the last eighth of the layers, and every third one between them.
+bool is_sensitive(std::int64_t layer, std::int64_t layers) {
+  return layer < layers / 8 || layer >= 7 * layers / 8 || (layer - layers / 8) % 3 == 2;
+}
+
+std::string fallback_text(GgufType meant, GgufType stored, const std::vector<std::string>& tensors) {
+  constexpr std::size_t kShown = 3;
+  std::vector<std::string> shown(
+      tensors.begin(), tensors.begin() + static_cast<std::ptrdiff_t>(std::min(kShown, tensors.size())));
+  std::string text = joined(shown, ", ");
+  if (tensors.size() > kShown) text += fmt::format(" and {} more", tensors.size() - kShown);
+  return fmt::format("{}: the row length is not a multiple of the block size of {}, stored as {}", text,
+                     info_of(meant).name, info_of(stored).name);
+}
+
+}  // namespace
+
+GgufType mixed_type(GgufType type, std::string_view tensor, std::int64_t layers, bool tied) {
+  if (type != GgufType::q4_k && type != GgufType::q5_k) return type;
+  if (tensor == (tied ? kEmbeddingName : kHeadName)) return GgufType::q6_k;
+  const auto layer = layer_of(tensor);
+  if (!layer || !(tensor.ends_with(".attn_v.weight") || tensor.ends_with(".ffn_down.weight"))) return type;
+  return is_sensitive(*layer, layers) ? GgufType::q6_k : type;
+}
+
 GgufReport write_gguf(FileOps& ops, const std::filesystem::path& path, Existing existing,
                       const ExportedModel& model, const GgufSettings& tokenizer, GgufType type,
                       const Inspector& inspect, const ProgressOutput& progress) {
@@ -137,15 +180,20 @@ GgufReport write_gguf(FileOps& ops, const std::filesystem::path& path, Existing 
   if (info_of(type).block > 1) writer.set("general.quantization_version", std::uint32_t{2});
   for (const auto& [key, value] : model.settings) writer.set(key, value);
   for (const auto& [key, value] : tokenizer) writer.set(key, value);
+  const auto layers = std::ranges::count_if(
+      model.tensors, [](const auto& tensor) { return tensor.name.ends_with(".attn_v.weight"); });
+  const bool tied = std::ranges::count(model.tensors, kHeadName, &ExportedTensor::name) == 0;
+  std::map<std::pair<GgufType, GgufType>, std::vector<std::string>> fallbacks;
   for (const ExportedTensor& tensor : model.tensors) {
     // llama.cpp's kernels for norms, biases and scales are F32 only.
-    GgufType stored = tensor.plain || tensor.dims.size() == 1 ? GgufType::f32 : type;
-    if (!fits_blocks(stored, tensor.dims.back())) {
-      report.fallbacks.push_back(tensor.name);
-      stored = GgufType::f16;
-    }
+    const bool vector = tensor.plain || tensor.dims.size() == 1;
+    const GgufType meant = vector ? GgufType::f32 : mixed_type(type, tensor.name, layers, tied);
+    const GgufType stored = fitting_type(meant, tensor.dims.back());
+    if (stored != meant) fallbacks[{meant, stored}].push_back(tensor.name);
     writer.add(tensor.name, stored, tensor.dims, tensor.values);
   }
+  for (const auto& [types, tensors] : fallbacks)
+    report.fallbacks.push_back(fallback_text(types.first, types.second, tensors));
   writer.write(ops, path, existing, inspect, progress);
   report.bytes = writer.bytes();
   return report;
@@ -166,8 +214,8 @@ namespace {
 using enum Role;
 
 constexpr GgufName kTensorNames[] = {
-    {token_embedding, "token_embd.weight"},
-    {head, "output.weight"},
+    {token_embedding, kEmbeddingName},
+    {head, kHeadName},
     {final_norm, "output_norm.weight"},
     {attn_norm, "blk.{}.attn_norm.weight"},
     {query, "blk.{}.attn_q.weight"},
@@ -252,10 +300,7 @@ ExportReport export_gguf(FileOps& ops, const ModelFile& model, const ExportReque
   report.tensors = written.tensors;
   report.bytes = written.bytes;
   report.folded = exported.folded;
-  if (!written.fallbacks.empty())
-    report.notes.push_back(
-        fmt::format("{}: the row length is not a multiple of the block size of {}, stored as F16",
-                    joined(written.fallbacks, ", "), info_of(*request.type).name));
+  report.notes.insert(report.notes.end(), written.fallbacks.begin(), written.fallbacks.end());
   return report;
 }
 
@@ -265,7 +310,7 @@ ExportFormat gguf_export() {
   using enum GgufType;
   return {.name = "gguf",
           .what = "one file for llama.cpp",
-          .types = {f16, f32, bf16, q8_0, q4_0},
+          .types = {f16, f32, bf16, q8_0, q6_k, q5_k, q4_k, q4_0},
           .write = export_gguf,
           .folds = true};
 }

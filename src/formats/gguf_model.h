@@ -48,11 +48,18 @@ struct GgufReport {
   std::string architecture;
   std::size_t tensors = 0;
   std::uint64_t bytes = 0;
-  std::vector<std::string> fallbacks = {};  // tensors stored as F16 because rows do not fit blocks
+  // Tensors whose rows do not fit the blocks of the type meant for them, one sentence for each pair
+  // of types.
+  std::vector<std::string> fallbacks = {};
 };
 
+// The type that llama.cpp's quantizer gives to a matrix, before rows that do not fit are considered
+// (fitting_type). Q4_K and Q5_K stand for its mixes Q4_K_M and Q5_K_M: the head, and v and ffn_down
+// of half of the layers, are Q6_K. `tied`: there is no output.weight.
+GgufType mixed_type(GgufType type, std::string_view tensor, std::int64_t layers, bool tied);
+
 // Writes the file: general.*, the model's keys, the tokenizer's keys (gguf_tokenizer.h) and the
-// tensors. Matrices are stored as `type`.
+// tensors. Matrices are stored as mixed_type().
 GgufReport write_gguf(FileOps& ops, const std::filesystem::path& path, Existing existing,
                       const ExportedModel& model, const GgufSettings& tokenizer, GgufType type,
                       const Inspector& inspect = {}, const ProgressOutput& progress = {});

@@ -1,27 +1,26 @@
 #include "formats/gguf_types.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <array>
-#include <bit>
 #include <cmath>
 #include <cstring>
 
 #include "base/error.h"
+#include "base/parallel.h"
+#include "base/text.h"
+#include "formats/gguf_blocks.h"
 #include "tensor/tensor.h"
 
 namespace thimble {
 
 namespace {
 
-static_assert(std::endian::native == std::endian::little,
-              "numbers in the file are little-endian and are not converted");
-
-constexpr std::array<GgufTypeInfo, 5> kTypes = {{
+constexpr std::array<GgufTypeInfo, 3> kFloatTypes = {{
     {GgufType::f32, "F32", "f32", 0, 1, 4},
     {GgufType::f16, "F16", "f16", 1, 1, 2},
     {GgufType::bf16, "BF16", "bf16", 32, 1, 2},
-    {GgufType::q8_0, "Q8_0", "q8_0", 7, kGgufBlock, 34},
-    {GgufType::q4_0, "Q4_0", "q4_0", 2, kGgufBlock, 18},
 }};
 
 // By id; empty: removed from the format.
@@ -31,83 +30,28 @@ constexpr std::array<std::string_view, 40> kNames = {
     "IQ4_NL", "IQ3_S", "IQ2_S", "IQ4_XS", "I8",    "I16",   "I32",     "I64",    "F64",     "IQ1_M",
     "BF16",   "",      "",      "",       "TQ1_0", "TQ2_0", "",        "",       "",        "MXFP4"};
 
-constexpr std::size_t kBlock = kGgufBlock;
+// A task of encoding and decoding: 16 Ki numbers.
+constexpr std::int64_t kTaskNumbers = 1 << 14;
 
-using Block = std::span<const float, kBlock>;
+// F32, F16, BF16, then the block types.
+template <class Matches>
+const GgufTypeInfo* find_info(const Matches& matches) {
+  for (const GgufTypeInfo& info : kFloatTypes)
+    if (matches(info)) return &info;
+  for (const GgufBlockFormat& format : gguf_block_formats())
+    if (matches(format.info)) return &format.info;
+  return nullptr;
+}
 
 template <class T>
 void store(std::byte* to, T value) {
   std::memcpy(to, &value, sizeof value);
 }
 
-template <class T>
-T loaded(const std::byte* from) {
-  T value;
-  std::memcpy(&value, from, sizeof value);
-  return value;
-}
-
-std::uint16_t half_scale(float d) {
-  const f16 half = to_f16(d);
-  check(std::isfinite(to_f32(half)), Hint{"export with --type f32 or bf16"},
-        "the scale of a block, {}, is too large for f16", d);
-  return half.bits;
-}
-
-// ggml multiplies by the inverse; x / d could round differently. If the inverse overflows f32, d
-// rounds to 0 in f16.
-float inverse(float d) {
-  const float inverse = 1.0f / d;
-  return std::isfinite(inverse) ? inverse : 0.0f;
-}
-
-void check_finite(Block x) {
-  for (const float value : x)
-    check(std::isfinite(value), Hint{"export with --type f32"}, "{} cannot be quantized", value);
-}
-
-void encode_q8_0(Block x, std::byte* to) {
-  check_finite(x);
-  float largest = 0;
-  for (const float value : x) largest = std::max(largest, std::abs(value));
-  const float d = largest / 127;
-  const float factor = inverse(d);
-  store(to, half_scale(d));
-  for (std::size_t i = 0; i < kBlock; ++i)
-    store(to + 2 + i, static_cast<std::int8_t>(std::round(x[i] * factor)));
-}
-
-float scale_of_block(const std::byte* from) {
-  return to_f32(f16{loaded<std::uint16_t>(from)});
-}
-
-// With d = 1 this returns the integers.
-void decode_q8_0(const std::byte* from, float d, float* x) {
-  for (std::size_t i = 0; i < kBlock; ++i) x[i] = d * static_cast<float>(loaded<std::int8_t>(from + 2 + i));
-}
-
-void encode_q4_0(Block x, std::byte* to) {
-  check_finite(x);
-  float largest = 0;  // the first value of largest magnitude
-  for (const float value : x)
-    if (std::abs(value) > std::abs(largest)) largest = value;
-  const float d = largest / -8;
-  const float factor = inverse(d);
-  store(to, half_scale(d));
-  const auto level = [&](float value) {
-    const float scaled = value * factor;
-    return std::min(15, static_cast<int>(scaled + 8.5f));
-  };
-  for (std::size_t i = 0; i < kBlock / 2; ++i)
-    store(to + 2 + i, static_cast<std::uint8_t>(level(x[i]) | level(x[i + kBlock / 2]) << 4));
-}
-
-void decode_q4_0(const std::byte* from, float d, float* x) {
-  for (std::size_t i = 0; i < kBlock / 2; ++i) {
-    const int pair = loaded<std::uint8_t>(from + 2 + i);
-    x[i] = d * static_cast<float>((pair & 15) - 8);
-    x[i + kBlock / 2] = d * static_cast<float>((pair >> 4) - 8);
-  }
+std::uint16_t bits_at(const std::byte* from) {
+  std::uint16_t bits;
+  std::memcpy(&bits, from, sizeof bits);
+  return bits;
 }
 
 void encode_f16(std::span<const float> values, std::byte* to) {
@@ -126,6 +70,44 @@ void check_sizes(GgufType type, std::size_t count, std::size_t bytes) {
         "[gguf] {} numbers of type {} do not match {} bytes", count, info.name, bytes);
 }
 
+// Calls body(block) for every block, in parallel.
+template <class Body>
+void for_each_block(const GgufTypeInfo& info, std::size_t count, const Body& body) {
+  const std::int64_t blocks = static_cast<std::int64_t>(count) / info.block;
+  parallel_for(blocks, kTaskNumbers / info.block, [&](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t block = begin; block < end; ++block) body(static_cast<std::size_t>(block));
+  });
+}
+
+void encode_blocks(const GgufBlockFormat& format, std::span<const float> values, std::byte* to) {
+  const GgufTypeInfo& info = format.info;
+  check(format.encode != nullptr, "thimble reads {}, but does not write it", info.name);
+  const auto numbers = static_cast<std::size_t>(info.block), bytes = static_cast<std::size_t>(info.bytes);
+  for_each_block(info, values.size(), [&](std::size_t block) {
+    const auto x = values.subspan(block * numbers, numbers);
+    for (const float value : x)
+      check(std::isfinite(value), Hint{"export with --type f32"}, "{} cannot be quantized", value);
+    format.encode(x.data(), to + block * bytes);
+  });
+}
+
+void split_blocks(const GgufBlockFormat& format, const std::byte* from, GgufIntegers& out) {
+  const GgufTypeInfo& info = format.info;
+  const auto numbers = static_cast<std::size_t>(info.block), bytes = static_cast<std::size_t>(info.bytes);
+  for_each_block(info, out.integers.size(), [&](std::size_t block) {
+    const std::size_t first = block * numbers;
+    format.split(from + block * bytes, &out.integers[first], &out.scales[first / kGgufBlock]);
+  });
+}
+
+void decode_block(const GgufBlockFormat& format, const std::byte* from, float* to) {
+  if (format.decode) return format.decode(from, to);
+  std::array<float, kGgufSuperBlock / kGgufBlock> scales;
+  format.split(from, to, scales.data());
+  for (std::size_t i = 0; i < static_cast<std::size_t>(format.info.block); ++i)
+    to[i] *= scales[i / kGgufBlock];
+}
+
 }  // namespace
 
 const GgufTypeInfo& info_of(GgufType type) {
@@ -133,22 +115,48 @@ const GgufTypeInfo& info_of(GgufType type) {
 }
 
 const GgufTypeInfo* find_gguf_type(std::uint32_t id) {
-  const auto found = std::ranges::find_if(
-      kTypes, [&](const GgufTypeInfo& i) { return static_cast<std::uint32_t>(i.type) == id; });
-  return found == kTypes.end() ? nullptr : &*found;
+  return find_info([&](const GgufTypeInfo& info) { return static_cast<std::uint32_t>(info.type) == id; });
 }
 
 std::optional<GgufType> gguf_type_of(std::string_view option) {
-  const auto found = std::ranges::find(kTypes, option, &GgufTypeInfo::option);
-  return found == kTypes.end() ? std::nullopt : std::optional(found->type);
+  const GgufTypeInfo* found =
+      find_info([&](const GgufTypeInfo& info) { return !info.option.empty() && info.option == option; });
+  return found ? std::optional(found->type) : std::nullopt;
 }
 
 std::string_view gguf_type_name(std::uint32_t id) {
   return id < kNames.size() ? kNames[id] : std::string_view();
 }
 
+std::string gguf_types_text() {
+  std::vector<std::string_view> names;
+  find_info([&](const GgufTypeInfo& info) {
+    names.push_back(info.name);
+    return false;
+  });
+  const std::string_view last = names.back();
+  names.pop_back();
+  return fmt::format("{} or {}", joined(names, ", "), last);
+}
+
+std::string gguf_export_name(GgufType type) {
+  std::string name(info_of(type).option);
+  for (char& c : name)
+    if (c >= 'a' && c <= 'z') c = static_cast<char>(c - 'a' + 'A');
+  return name;
+}
+
 bool fits_blocks(GgufType type, std::int64_t row_length) {
   return row_length % info_of(type).block == 0;
+}
+
+GgufType fitting_type(GgufType type, std::int64_t row_length) {
+  if (fits_blocks(type, row_length)) return type;
+  const GgufType narrower = type == GgufType::q4_k   ? GgufType::q5_0
+                            : type == GgufType::q5_k ? GgufType::q5_1
+                            : type == GgufType::q6_k ? GgufType::q8_0
+                                                     : GgufType::f16;
+  return fits_blocks(narrower, row_length) ? narrower : GgufType::f16;
 }
 
 std::uint64_t gguf_bytes(GgufType type, std::int64_t count) {
@@ -168,14 +176,8 @@ void encode_gguf(GgufType type, std::span<const float> values, std::span<std::by
     case GgufType::bf16:
       for (std::size_t i = 0; i < values.size(); ++i) store(to + 2 * i, to_bf16(values[i]).bits);
       return;
-    case GgufType::q8_0:
-      for (std::size_t i = 0; i < values.size(); i += kBlock, to += 34)
-        encode_q8_0(values.subspan(i).first<kBlock>(), to);
-      return;
-    case GgufType::q4_0:
-      for (std::size_t i = 0; i < values.size(); i += kBlock, to += 18)
-        encode_q4_0(values.subspan(i).first<kBlock>(), to);
-      return;
+    default:
+      return encode_blocks(*find_block_format(type), values, to);
   }
 }
 
@@ -187,35 +189,35 @@ void decode_gguf(GgufType type, std::span<const std::byte> bytes, std::span<floa
       if (!values.empty()) std::memcpy(values.data(), from, values.size_bytes());
       return;
     case GgufType::f16:
-      for (std::size_t i = 0; i < values.size(); ++i)
-        values[i] = to_f32(f16{loaded<std::uint16_t>(from + 2 * i)});
+      for (std::size_t i = 0; i < values.size(); ++i) values[i] = to_f32(f16{bits_at(from + 2 * i)});
       return;
     case GgufType::bf16:
-      for (std::size_t i = 0; i < values.size(); ++i)
-        values[i] = to_f32(bf16{loaded<std::uint16_t>(from + 2 * i)});
+      for (std::size_t i = 0; i < values.size(); ++i) values[i] = to_f32(bf16{bits_at(from + 2 * i)});
       return;
-    case GgufType::q8_0:
-      for (std::size_t i = 0; i < values.size(); i += kBlock, from += 34)
-        decode_q8_0(from, scale_of_block(from), &values[i]);
-      return;
-    case GgufType::q4_0:
-      for (std::size_t i = 0; i < values.size(); i += kBlock, from += 18)
-        decode_q4_0(from, scale_of_block(from), &values[i]);
-      return;
+    default:
+      break;
   }
+  const GgufBlockFormat& format = *find_block_format(type);
+  const auto numbers = static_cast<std::size_t>(format.info.block),
+             block_bytes = static_cast<std::size_t>(format.info.bytes);
+  for_each_block(format.info, values.size(), [&](std::size_t block) {
+    decode_block(format, from + block * block_bytes, &values[block * numbers]);
+  });
 }
 
-GgufBlocks gguf_blocks(GgufType type, std::span<const std::byte> bytes) {
-  check(has_blocks(type), "[gguf] expected a block type, found {}", info_of(type).name);
-  const auto block_bytes = static_cast<std::size_t>(info_of(type).bytes);
-  const std::size_t count = bytes.size() / block_bytes;
-  GgufBlocks blocks{std::vector<float>(count * kBlock), std::vector<float>(count)};
-  for (std::size_t i = 0; i < count; ++i) {
-    const std::byte* from = bytes.data() + i * block_bytes;
-    blocks.scales[i] = scale_of_block(from);
-    (type == GgufType::q8_0 ? decode_q8_0 : decode_q4_0)(from, 1, &blocks.integers[i * kBlock]);
-  }
-  return blocks;
+bool is_scaled_int8(GgufType type) {
+  const GgufBlockFormat* format = find_block_format(type);
+  return format && format->split;
+}
+
+GgufIntegers gguf_integers(GgufType type, std::span<const std::byte> bytes) {
+  check(is_scaled_int8(type), "[gguf] expected integers with scales, found {}", info_of(type).name);
+  const GgufBlockFormat& format = *find_block_format(type);
+  const auto count = bytes.size() / static_cast<std::size_t>(format.info.bytes) *
+                     static_cast<std::size_t>(format.info.block);
+  GgufIntegers out{std::vector<float>(count), std::vector<float>(count / kGgufBlock)};
+  split_blocks(format, bytes.data(), out);
+  return out;
 }
 
 DType float_dtype(GgufType type) {

@@ -1,6 +1,9 @@
 // Export of llama, qwen2 and qwen3 to GGUF and back.
 #include "formats/gguf_model.h"
 
+#include <fmt/format.h>
+
+#include <map>
 #include <set>
 
 #include "formats/gguf_import.h"
@@ -143,12 +146,66 @@ TEST(GgufModel, VectorsStayF32AndRowsThatFitNoBlockBecomeF16) {
   const Written file = written(small_export("qwen2", {"mlp_hidden=72"}), GgufType::q4_0);
   const GgufFile gguf = view(file.bytes);
   EXPECT_EQ(file.report.fallbacks,
-            (std::vector<std::string>{"blk.0.ffn_down.weight", "blk.1.ffn_down.weight"}));
+            (std::vector<std::string>{"blk.0.ffn_down.weight, blk.1.ffn_down.weight: the row length is not "
+                                      "a multiple of the block size of Q4_0, stored as F16"}));
   for (const GgufEntry& entry : gguf.entries())
     EXPECT_EQ(entry.type, entry.dims.size() == 1                           ? GgufType::f32
                           : entry.name.find("ffn_down") != entry.name.npos ? GgufType::f16
                                                                            : GgufType::q4_0)
         << entry.name;
+}
+
+// What llama_model_quantize of llama.cpp chooses; tests/interop compares with it.
+TEST(GgufModel, MixesStoreTheHeadAndHalfOfVAndDownAsQ6K) {
+  const auto is_wide = [](std::string_view tensor, std::int64_t layers, bool tied = false) {
+    EXPECT_EQ(mixed_type(GgufType::q6_k, tensor, layers, tied), GgufType::q6_k);
+    EXPECT_EQ(mixed_type(GgufType::q4_0, tensor, layers, tied), GgufType::q4_0);
+    const GgufType four = mixed_type(GgufType::q4_k, tensor, layers, tied),
+                   five = mixed_type(GgufType::q5_k, tensor, layers, tied);
+    EXPECT_EQ(four, five == GgufType::q6_k ? GgufType::q6_k : GgufType::q4_k);
+    return four == GgufType::q6_k;
+  };
+  EXPECT_TRUE(is_wide("output.weight", 12));
+  EXPECT_FALSE(is_wide("token_embd.weight", 12));
+  EXPECT_TRUE(is_wide("token_embd.weight", 12, true));
+  std::vector<int> wide;
+  for (int layer = 0; layer < 12; ++layer) {
+    if (is_wide(fmt::format("blk.{}.attn_v.weight", layer), 12)) wide.push_back(layer);
+    EXPECT_EQ(is_wide(fmt::format("blk.{}.ffn_down.weight", layer), 12), wide.size() && wide.back() == layer);
+    for (const char* other : {"attn_q", "attn_k", "attn_output", "ffn_up", "ffn_gate"})
+      EXPECT_FALSE(is_wide(fmt::format("blk.{}.{}.weight", layer, other), 12));
+  }
+  EXPECT_EQ(wide, (std::vector<int>{0, 3, 6, 9, 10, 11}));
+}
+
+TEST(GgufModel, MixIsWrittenWithItsFileTypeAndVectorsInF32) {
+  const Written file =
+      written(small_export("llama", {"dim=256", "mlp_hidden=256", "tie_embeddings=false"}), GgufType::q5_k);
+  EXPECT_EQ(file.report.fallbacks, std::vector<std::string>{});
+  const GgufFile gguf = view(file.bytes);
+  EXPECT_EQ(setting<std::uint32_t>(gguf, "general.file_type"), 17u);
+  EXPECT_EQ(setting<std::uint32_t>(gguf, "general.quantization_version"), 2u);
+  std::set<std::string> wide;
+  for (const GgufEntry& entry : gguf.entries()) {
+    if (entry.type == GgufType::q6_k) wide.insert(entry.name);
+    EXPECT_TRUE(entry.dims.size() == 2 || entry.type == GgufType::f32) << entry.name;
+  }
+  EXPECT_EQ(wide, (std::set<std::string>{"output.weight", "blk.1.attn_v.weight", "blk.1.ffn_down.weight"}));
+}
+
+TEST(GgufModel, MixOfRowsThatDoNotFitUsesTypesOf32Numbers) {
+  const Written file = written(small_export("qwen2", {"mlp_hidden=256"}), GgufType::q4_k);
+  std::map<std::string, GgufType> types;
+  const GgufFile gguf = view(file.bytes);
+  for (const GgufEntry& entry : gguf.entries()) types[entry.name] = entry.type;
+  EXPECT_EQ(types["token_embd.weight"], GgufType::q8_0);  // tied to the head, meant to be Q6_K
+  EXPECT_EQ(types["blk.0.attn_q.weight"], GgufType::q5_0);
+  EXPECT_EQ(types["blk.0.ffn_down.weight"], GgufType::q4_k);
+  EXPECT_EQ(types["blk.1.ffn_down.weight"], GgufType::q6_k);  // in the last eighth
+  ASSERT_EQ(file.report.fallbacks.size(), 2u);
+  EXPECT_EQ(file.report.fallbacks[0],
+            "blk.0.attn_q.weight, blk.0.attn_k.weight, blk.0.attn_v.weight and 8 more: the row length is not "
+            "a multiple of the block size of Q4_K, stored as Q5_0");
 }
 
 TEST(GgufModel, TiedHeadIsNotWritten) {

@@ -6,10 +6,12 @@
 #include "config/builder.h"
 #include "formats/artifact.h"
 #include "formats/export.h"
+#include "formats/gguf_model.h"
 #include "formats/model_file.h"
 #include "formats/pack_model.h"
 #include "formats/small_export.h"
 #include "formats/weights_file.h"
+#include "support/message_of.h"
 #include "support/temp_folder.h"
 #include "tensor/tensor.h"
 
@@ -148,6 +150,53 @@ TEST(StoredModel, GgufGivesTheSameModel) {
       const ParamTable table(model.config.model);
       EXPECT_EQ(open_model(folder / "m", WeightsAs::stored).stored->view(table.qkv(0)).values.dtype, dtype);
     }
+}
+
+// The model as a GGUF whose matrices are all of one type.
+std::string gguf_of(const ModelFile& model, GgufType type) {
+  const ExportedModel exported = exported_model(model);
+  GgufWriter writer;
+  writer.set("general.architecture", exported.architecture);
+  for (const auto& [key, value] : exported.settings) writer.set(key, value);
+  for (const ExportedTensor& tensor : exported.tensors)
+    writer.add(tensor.name, tensor.dims.size() == 2 ? type : GgufType::f32, tensor.dims, tensor.values);
+  return writer.to_bytes();
+}
+
+TEST(StoredModel, BlockTypesOfGgufBecomeIntegersOrF16) {
+  const TempFolder folder;
+  const ModelFile model = small_export("qwen3", {"dim=256", "mlp_hidden=256"});
+  const ParamTable table(model.config.model);
+  for (const GgufType type :
+       {GgufType::q5_0, GgufType::q5_1, GgufType::q4_k, GgufType::q5_k, GgufType::q6_k}) {
+    SCOPED_TRACE(info_of(type).name);
+    const auto path = folder.write("m.gguf", gguf_of(model, type));
+    if (is_scaled_int8(type)) expect_same_model(path);
+    const ModelFile floats = open_model(path), file = open_model(path, WeightsAs::stored);
+    for (const ParamView& view : {table.qkv(0), table.token_embedding(), table.mlp_in(1)})
+      EXPECT_EQ(file.stored->view(view).values.dtype, is_scaled_int8(type) ? DType::i8 : DType::f16);
+    const std::vector<float> stored = float_weights(file);
+    for (const Param& param : table.all())
+      for (std::int64_t i = param.offset; i < param.offset + param.count(); ++i) {
+        const auto at = static_cast<std::size_t>(i);
+        const bool expanded = param.dims.size() == 2 && !is_scaled_int8(type);
+        ASSERT_EQ(stored[at], expanded ? to_f32(to_f16(floats.weights[at])) : floats.weights[at])
+            << param.name;
+      }
+  }
+}
+
+TEST(StoredModel, BlockBeyondF16IsNamed) {
+  ModelFile model = small_export("qwen3", {"dim=256", "mlp_hidden=256"});
+  const ParamTable table(model.config.model);
+  model.weights[static_cast<std::size_t>(table.mlp_in(1).offset)] = 1e6f;
+  const TempFolder folder;
+  const auto path = folder.write("m.gguf", gguf_of(model, GgufType::q6_k));
+  EXPECT_EQ(open_model(path).weights.size(), model.weights.size());
+  EXPECT_NE(message_of([&] {
+              open_model(path, WeightsAs::stored);
+            }).find("tensor \"blk.1.ffn_gate.weight\" of type Q6_K has the value "),
+            std::string::npos);
 }
 
 TEST(StoredModel, Bf16ModelUsesBf16AndIntegers) {

@@ -14,6 +14,7 @@ constexpr std::array kTargets = {
     FuzzTarget{"constraint", fuzz_constraint},
     FuzzTarget{"export", fuzz_export},
     FuzzTarget{"gguf", fuzz_gguf},
+    FuzzTarget{"gguf_blocks", fuzz_gguf_blocks},
     FuzzTarget{"http", fuzz_http},
     FuzzTarget{"manifest", fuzz_manifest},
     FuzzTarget{"npz", fuzz_npz},

@@ -23,6 +23,7 @@ void fuzz_config(FuzzBytes bytes);
 void fuzz_constraint(FuzzBytes bytes);
 void fuzz_export(FuzzBytes bytes);
 void fuzz_gguf(FuzzBytes bytes);
+void fuzz_gguf_blocks(FuzzBytes bytes);
 void fuzz_http(FuzzBytes bytes);
 void fuzz_manifest(FuzzBytes bytes);
 void fuzz_npz(FuzzBytes bytes);
