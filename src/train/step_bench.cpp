@@ -64,13 +64,14 @@ class Bench {
     for (std::int64_t i = 0; i < request_.steps; ++i) {
       interrupt.throw_if_interrupted();
       bar.update(static_cast<std::uint64_t>(i) + 1);
-      peak.push_back(peak_flops(shapes));
+      if (request_.ceiling) peak.push_back(peak_flops(shapes));
       const Times times = step(result_.profile, request_.profile);
       seconds.push_back(times.all);
       optimizer.push_back(times.optimizer);
     }
     result_.seconds = median(seconds);
     result_.optimizer_seconds = median(optimizer);
+    if (!request_.ceiling) return result_;
     result_.peak_flops = median(peak);
     if (result_.flops_per_second() > result_.peak_flops)
       result_.peak_flops = ceiling_above(result_.flops_per_second(), std::ranges::max(peak),
@@ -176,13 +177,14 @@ class GpuBench {
     ProgressBar bar(progress, "measuring", "steps", static_cast<std::uint64_t>(request_.steps));
     for (std::int64_t i = 0; i < request_.steps; ++i) {
       interrupt.throw_if_interrupted();
-      result_.all_peaks.push_back(request_.gpu_peak_flops(rows_));
+      if (request_.ceiling) result_.all_peaks.push_back(request_.gpu_peak_flops(rows_));
       const double started = seconds_now();
       step();
       result_.all_seconds.push_back(seconds_now() - started);
       bar.advance(1);
     }
     result_.seconds = median(result_.all_seconds);
+    if (!request_.ceiling) return result_;
     result_.peak_flops = ceiling_above(result_.flops_per_second(), std::ranges::max(result_.all_peaks),
                                        [&] { return request_.gpu_peak_flops(rows_); });
     return result_;

@@ -32,8 +32,9 @@ struct StepBenchRequest {
   DType dtype = DType::f32;
   std::int64_t steps = 3;
   bool profile = false;  // time every op; slightly slower; CPU only
+  bool ceiling = true;   // also time the matrix products alone; false: peak_flops is 0
   std::shared_ptr<DeviceRuntime> device = cpu_runtime();
-  // FLOP rate of the matrix products alone for this many rows; required on a GPU.
+  // FLOP rate of the matrix products alone for this many rows; required on a GPU for the ceiling.
   std::function<double(std::int64_t rows)> gpu_peak_flops = {};
 };
 
