@@ -36,6 +36,7 @@
 #include "train/optimizer_choice.h"
 #include "train/run_cost.h"
 #include "train/run_folder.h"
+#include "train/run_plan.h"
 #include "train/train.h"
 
 namespace thimble {
@@ -249,7 +250,8 @@ std::string command_to_continue(const TrainResult& result, const std::filesystem
   return command;
 }
 
-Json as_json(const TrainResult& result, const std::filesystem::path& report, const std::string& command) {
+Json as_json(const TrainResult& result, const std::filesystem::path& report, const std::string& command,
+             const ExpectedLoss& expected) {
   Json json = Json::object()
                   .set("status", std::string(name_of(result.status)))
                   .set("steps", result.steps)
@@ -259,6 +261,11 @@ Json as_json(const TrainResult& result, const std::filesystem::path& report, con
     json.set("val_loss", result.val_loss);
     if (result.val_bpb > 0) json.set("val_bpb", result.val_bpb);
   }
+  if (expected.bits_per_byte > 0)
+    json.set("expected_val_bpb", Json::object()
+                                     .set("mean", expected.bits_per_byte)
+                                     .set("low", expected.low)
+                                     .set("high", expected.high));
   json.set("weights", result.weights).set("best_step", result.best_step);
   if (result.best_step >= 0) json.set("best_val_loss", result.best_val_loss);
   json.set("seconds", result.seconds).set("tokens_per_second", result.tokens_per_second);
@@ -286,9 +293,12 @@ std::string as_line(const TrainResult& result) {
 }
 
 void print_result(const TrainResult& result, const std::filesystem::path& report, const std::string& command,
-                  Console& console) {
-  if (console.json()) return console.print_json(as_json(result, report, command));
+                  const ExpectedLoss& expected, Console& console) {
+  if (console.json()) return console.print_json(as_json(result, report, command, expected));
   console.print(as_line(result) + "\n");
+  if (expected.bits_per_byte > 0 && result.val_bpb > 0 && is_finished(result.status))
+    console.print(fmt::format("expected {:.2f} bits per byte ({:.2f} to {:.2f})\n", expected.bits_per_byte,
+                              expected.low, expected.high));
   if (!result.checkpoint.empty()) console.print(result.checkpoint.string() + "\n");
   if (!command.empty()) console.print(fmt::format("continue with:\n  {}\n", command));
   if (result.diagnosis) console.print(result.diagnosis->text());
@@ -310,8 +320,8 @@ void print_next(const TrainRequest& request, const TrainResult& result, Console&
                             measured, shell_word(run + ".thimble")));
 }
 
-int run_and_print(TrainRequest request, const Arguments& arguments, Console& console,
-                  const Interrupt& interrupt, const SaveSignal& save_now) {
+int run_and_print(TrainRequest request, const ExpectedLoss& expected, const Arguments& arguments,
+                  Console& console, const Interrupt& interrupt, const SaveSignal& save_now) {
   std::optional<TrainWatch> watch;  // on rank 0
   on_all_ranks(*request.ranks, "starting the dashboard", [&] {
     if (!request.ranks->first()) return;
@@ -320,7 +330,8 @@ int run_and_print(TrainRequest request, const Arguments& arguments, Console& con
   });
   const TrainResult result = train(request, console.log(), console.progress(), interrupt, &save_now);
   if (!watch) return 0;
-  print_result(result, watch->finish(), command_to_continue(result, request.run, arguments), console);
+  print_result(result, watch->finish(), command_to_continue(result, request.run, arguments), expected,
+               console);
   print_next(request, result, console);
   return exit_code(result);
 }
@@ -343,7 +354,7 @@ TrainRequest resume_request(const Arguments& arguments, const NamedData& named, 
                             const std::shared_ptr<Communicator>& ranks) {
   for (std::string_view name :
        {"preset", "config", "depth", "output", "tokenizer", "val-fraction", "order", "chat", "documents",
-        "text-field", "assistant", "skip-long", "init", "optimizer", "dry-run"})
+        "text-field", "assistant", "skip-long", "init", "optimizer", "minutes", "dry-run"})
     if (arguments.given(name))
       throw UsageError(
           fmt::format("--{} cannot be combined with --resume", name),
@@ -378,7 +389,7 @@ int resume(const Arguments& arguments, Console& console, const std::shared_ptr<C
     request = resume_request(arguments, named.emplace(arguments, &interrupt), console, ranks);
   });
   request.gpus = join_gpus(*ranks, request.device);
-  return run_and_print(std::move(request), arguments, console, interrupt, save_now);
+  return run_and_print(std::move(request), {}, arguments, console, interrupt, save_now);
 }
 
 int dry_run(const ConfigBuilder& settings, const std::vector<std::string>& derivations,
@@ -420,6 +431,8 @@ struct Start {
   ConfigBuilder settings;
   std::vector<std::string> derivations;
   std::optional<ModelFile> init;  // of a dry run: without its weights
+  Planned planned = Planned::nothing;
+  std::optional<RunPlanner> planner;  // unless nothing is planned
 
   Start(const Arguments& arguments, const ProgressOutput& progress) : settings(settings_from(arguments)) {
     if (arguments.given("depth") && arguments.given("init"))
@@ -443,6 +456,31 @@ struct Start {
         [&] { note = thimble::choose_optimizer({.name = name, .fine_tunes = init.has_value()}, settings); });
     return note;
   }
+  // Call it when the data are known. Chats have a preset of their own.
+  void begin_plan(const Arguments& arguments, const DataSettings& data, Console& console,
+                  const Interrupt& interrupt) {
+    const Planned what = planned_by(arguments, settings);
+    if (what == Planned::nothing) return;
+    if (what == Planned::everything && data.kind == DataKind::chat)
+      settings = settings_from(arguments, "chat");
+    planned = what;
+    planner.emplace(data, minutes_from(arguments), device_from(arguments, console.log()), console.progress(),
+                    interrupt);
+  }
+  // The tokenizer to train for this data.
+  std::optional<TokenizerSpec> choose_tokenizer(const Arguments& arguments, const DataSettings& data) const {
+    if (planned != Planned::everything || arguments.given("tokenizer") || is_data_folder(data.data))
+      return spec_from(arguments, settings, data);
+    if (settings.given("vocab_size"))
+      return TokenizerSpec{TokenizerKind::bpe, static_cast<TokenId>(settings.current().model.vocab_size)};
+    return planner->tokenizer();
+  }
+  // Call it last. `tokenizer` is null if it is not trained yet.
+  void finish_plan(const std::shared_ptr<const Tokenizer>& tokenizer, Console& console) {
+    if (!planner) return;
+    planner->plan(planned == Planned::everything, tokenizer, settings);
+    console.log().info("{}", planner->table());
+  }
   std::string preset() const { return settings.preset_name().empty() ? "run" : settings.preset_name(); }
   void warn(const Log& log) const {
     for (const std::string& line : idle_settings(settings)) log.warning("{}", line);
@@ -457,6 +495,7 @@ TrainRequest new_request(const Arguments& arguments, Console& console, Start& be
   if (source.order == ReadOrder::packed) begin.settings.derive("isolate", true);
   if (const std::string note = begin.choose_optimizer(arguments); !note.empty())
     console.log().info("{}", note);
+  begin.finish_plan(tokenizer, console);
   TrainRequest request{.config = begin.settings.resolve(),
                        .tokenizer = tokenizer,
                        .source = source,
@@ -492,25 +531,35 @@ void check_output(const Arguments& arguments) {
 }
 
 // Trains in the folder of -o or, without it, in a new one. Only rank 0 chooses the new one.
-int train_in_folder(TrainRequest request, const std::string& preset, const Arguments& arguments,
-                    Console& console, const Interrupt& interrupt, const SaveSignal& save_now) {
+int train_in_folder(TrainRequest request, const Start& begin, const Arguments& arguments, Console& console,
+                    const Interrupt& interrupt, const SaveSignal& save_now) {
   Communicator& ranks = *request.ranks;
   PosixFileOps disk;
   std::optional<ClaimedFolder> claimed;
   on_all_ranks(ranks, "choosing the run's folder", [&] {
-    if (ranks.first() && !arguments.given("output")) request.run = claimed.emplace(disk, preset).path();
+    if (ranks.first() && !arguments.given("output"))
+      request.run = claimed.emplace(disk, begin.preset()).path();
   });
   std::string run = request.run.string();
   share_text(ranks, run, "the run's folder");
   request.run = run;
   try {
-    return run_and_print(std::move(request), arguments, console, interrupt, save_now);
+    const ExpectedLoss expected = begin.planner ? begin.planner->expected() : ExpectedLoss();
+    return run_and_print(std::move(request), expected, arguments, console, interrupt, save_now);
   } catch (const Interrupted&) {
     if (std::filesystem::exists(run))
       console.log().warning("stopped before the first checkpoint; to continue, give the same command{}",
                             claimed ? " with -o " + shell_word(run) : "");
     throw;
   }
+}
+
+// With several ranks, whose common speed a measurement before the start does not give, --minutes is
+// a limit.
+void limit_time(const Arguments& arguments, ConfigBuilder& settings) {
+  if (planned_by(arguments, settings) == Planned::nothing || !arguments.given("minutes")) return;
+  settings.derive("max_seconds", 60 * minutes_from(arguments));
+  if (!settings.given("epochs")) settings.derive("steps", std::int64_t{0});
 }
 
 int start(const Arguments& arguments, Console& console, const std::shared_ptr<Communicator>& ranks) {
@@ -526,7 +575,11 @@ int start(const Arguments& arguments, Console& console, const std::shared_ptr<Co
     begin->warn(console.log());
     named.emplace(arguments, &interrupt);
     source = data_from(arguments, begin->preset(), *named);
-    spec = spec_from(arguments, begin->settings, source);
+    if (ranks->size() == 1)
+      begin->begin_plan(arguments, source, console, interrupt);
+    else
+      limit_time(arguments, begin->settings);
+    spec = begin->choose_tokenizer(arguments, source);
   });
   const auto tokenizer = tokenizer_on_all(*ranks, arguments, spec, source,
                                           begin->init ? &*begin->init : nullptr, console, interrupt);
@@ -536,7 +589,7 @@ int start(const Arguments& arguments, Console& console, const std::shared_ptr<Co
     request = new_request(arguments, console, *begin, source, tokenizer, from_vocab_size, ranks);
   });
   request.gpus = join_gpus(*ranks, request.device);
-  return train_in_folder(std::move(request), begin->preset(), arguments, console, interrupt, save_now);
+  return train_in_folder(std::move(request), *begin, arguments, console, interrupt, save_now);
 }
 
 int run_train(const Arguments& arguments, Console& console) {
@@ -545,10 +598,20 @@ int run_train(const Arguments& arguments, Console& console) {
     Start begin(arguments, console.progress());
     begin.warn(console.log());
     const ModelFile* const init = begin.init ? &*begin.init : nullptr;
-    if (const auto tokens = vocabulary_from(arguments, begin.settings, begin.preset(), init))
-      set_vocabulary(*tokens, init != nullptr, false, begin.settings);
+    const Interrupt interrupt;
+    std::optional<NamedData> named;  // until the data are not needed any more
+    std::optional<TokenizerSpec> spec;
+    if (planned_by(arguments, begin.settings) != Planned::nothing) {
+      const DataSettings source = data_from(arguments, begin.preset(), named.emplace(arguments, &interrupt));
+      begin.begin_plan(arguments, source, console, interrupt);
+      spec = begin.choose_tokenizer(arguments, source);
+    }
+    if (const auto tokens = spec ? std::optional<std::int64_t>(spec->vocab_size)
+                                 : vocabulary_from(arguments, begin.settings, begin.preset(), init))
+      set_vocabulary(*tokens, init != nullptr, spec.has_value(), begin.settings);
     if (std::string note = begin.choose_optimizer(arguments); !note.empty())
       begin.derivations.push_back(note);
+    begin.finish_plan(nullptr, console);
     return dry_run(begin.settings, begin.derivations, *device_from(arguments, console.log()), console);
   }
   const std::shared_ptr<Communicator> ranks = ranks_from(arguments);
@@ -585,10 +648,15 @@ Command train_command() {
       .name = "train",
       .summary = "train a model from scratch, fine-tune one, or resume a run",
       .notes =
-          "Defaults are those of the preset quick. With --init, training uses AdamW at a low learning rate "
-          "that follows the model's size. --dry-run prints the memory and compute that the run needs, and "
-          "every setting with its origin.",
+          "Without a preset, --config, --init or --depth, and without --steps, --epochs or --max-seconds, "
+          "thimble chooses tokenizer, model, regularization and number of steps from the data, the measured "
+          "speed and --minutes; it prints its choices and the expected loss. Options that are given are "
+          "kept. "
+          "Otherwise defaults are those of the preset quick. With --init, training uses AdamW at a low "
+          "learning rate that follows the model's size. --dry-run prints the memory and compute that the "
+          "run needs, and every setting with its origin.",
       .examples = {"thimble train --data book.txt -o runs/book",
+                   "thimble train --data letters/ --minutes 30 -o runs/letters",
                    "thimble train --data chats.jsonl --preset chat --tokenizer bpe:1024 -o runs/chat",
                    "thimble train --resume runs/book --steps 5000",
                    "thimble train --data letters.txt --init runs/book --epochs 3 -o runs/letters",
@@ -610,7 +678,7 @@ Command train_command() {
        {.name = "tokenizer",
         .value = "T",
         .help = "a file, a folder, `bytes`, or one to train: bpe:N or sentencepiece:N",
-        .shown_default = "the data's, or bytes"},
+        .shown_default = "the data's, or chosen from its size; bytes with a preset or a length"},
        {.name = "chat", .help = "read --data as conversations"}}));
   add(in_group("data",
                {{.name = "val-fraction",
@@ -632,7 +700,7 @@ Command train_command() {
       {{.name = "preset",
         .help = "settings to start from",
         .choices = preset_names(),
-        .shown_default = "quick, or none with --config"},
+        .shown_default = "chosen from the data; quick with a length, none with --config"},
        {.name = "depth",
         .value = "N",
         .help = "number of layers; width, batch size and learning rates are scaled to match"},
@@ -650,6 +718,11 @@ Command train_command() {
                  .help = "optimizer of the matrices; everything else is trained with AdamW",
                  .choices = {"muon", "adamw"},
                  .shown_default = "the preset's; adamw with --init"},
+                {.name = "minutes",
+                 .value = "N",
+                 .initial = "5",
+                 .help = "minutes that the run may take; the measured speed gives the number of steps",
+                 .shown_default = "5, or no limit with a preset or a length"},
                 device_option(),
                 common::threads()}));
   add(in_group("training",

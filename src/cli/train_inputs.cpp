@@ -168,15 +168,34 @@ ReadOptions read_options_from(const Arguments& arguments) {
           .assistant = arguments.text("assistant")};
 }
 
-ConfigBuilder settings_from(const Arguments& arguments) {
+ConfigBuilder settings_from(const Arguments& arguments, std::string_view preset) {
   ConfigBuilder settings;
   if (arguments.given("preset"))
     settings.preset(arguments.text("preset"));
   else if (!arguments.given("config"))
-    settings.preset(kDefaultPreset);
+    settings.preset(preset);
   if (arguments.given("config")) settings.file(arguments.path("config"));
   put_settings(arguments, settings);
   return settings;
+}
+
+Planned planned_by(const Arguments& arguments, const ConfigBuilder& settings) {
+  const bool minutes = arguments.given("minutes");
+  if (minutes && settings.given("max_seconds"))
+    throw UsageError("--minutes and max_seconds both limit the time", Hint{"remove one of them"});
+  if (!arguments.given("data")) return Planned::nothing;
+  bool chosen = false;
+  for (const std::string_view name : {"preset", "config", "init", "depth"})
+    chosen = chosen || arguments.given(name);
+  if (chosen) return minutes ? Planned::length : Planned::nothing;
+  bool has_length = false;
+  for (const std::string_view key : {"steps", "epochs", "max_seconds"})
+    has_length = has_length || settings.given(key);
+  return minutes || !has_length ? Planned::everything : Planned::nothing;
+}
+
+double minutes_from(const Arguments& arguments) {
+  return arguments.number("minutes", {.least = 0.01, .most = 1e6});
 }
 
 Config changed_by(const Arguments& arguments, Config config) {
@@ -244,7 +263,8 @@ std::shared_ptr<const Tokenizer> tokenizer_from(const Arguments& arguments,
   check(!is_data_folder(data.data), Hint{"pass the text itself with --data, or remove --tokenizer"},
         "{} contains tokens; a tokenizer is trained on text", data.data.string());
   auto learned = learn_tokenizer(*spec, data, console.progress(), interrupt);
-  if (learned->vocab_size() < spec->vocab_size)
+  const bool is_asked = arguments.given("tokenizer") || arguments.given("vocab-size");
+  if (is_asked && learned->vocab_size() < spec->vocab_size)
     console.log().warning("the text yields a vocabulary of {} tokens, fewer than the requested {}",
                           learned->vocab_size(), spec->vocab_size);
   return learned;

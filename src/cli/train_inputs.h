@@ -29,7 +29,15 @@ inline bool is_flag(const Key& key) {
   return key.name != "init";
 }
 
-ConfigBuilder settings_from(const Arguments& arguments);
+// `preset` is used unless the arguments name another one or a config file.
+ConfigBuilder settings_from(const Arguments& arguments, std::string_view preset = kDefaultPreset);
+
+// What `train` chooses by itself (train/run_plan.h): everything, unless the user chose a preset, a
+// model to start from or a length; the length only, for --minutes with one of these.
+enum class Planned { nothing, length, everything };
+Planned planned_by(const Arguments& arguments, const ConfigBuilder& settings);
+
+double minutes_from(const Arguments& arguments);  // --minutes
 
 // Applies --set only.
 void put_assignments(const Arguments& arguments, ConfigBuilder& settings);

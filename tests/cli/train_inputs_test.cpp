@@ -30,6 +30,26 @@ TEST(TrainInputs, NumbersMayEndInAUnit) {
   EXPECT_EQ(config.train.val_tokens, 1'000'000);
 }
 
+TEST(TrainInputs, WithoutAPresetOrALengthEverythingIsPlanned) {
+  static const std::vector<Command> commands = all_commands();
+  const auto what = [](std::vector<std::string> words) {
+    words.insert(words.begin(), {"--data", "a.txt"});
+    const Arguments arguments = parse(*find_command(commands, {"train"}).command, words);
+    return planned_by(arguments, settings_from(arguments));
+  };
+  EXPECT_EQ(what({}), Planned::everything);
+  EXPECT_EQ(what({"--minutes", "2"}), Planned::everything);
+  EXPECT_EQ(what({"--layers", "3", "--tokenizer", "bpe:500"}), Planned::everything);
+  EXPECT_EQ(what({"--minutes", "2", "--steps", "100"}), Planned::everything);
+  for (const std::string length : {"--steps", "--epochs", "--max-seconds"})
+    EXPECT_EQ(what({length, "20"}), Planned::nothing) << length;
+  EXPECT_EQ(what({"--set", "steps=20"}), Planned::nothing);
+  EXPECT_EQ(what({"--preset", "chat"}), Planned::nothing);
+  EXPECT_EQ(what({"--preset", "chat", "--minutes", "2"}), Planned::length);
+  EXPECT_EQ(what({"--init", "base", "--minutes", "2"}), Planned::length);
+  EXPECT_THROW(what({"--minutes", "2", "--max-seconds", "60"}), UsageError);
+}
+
 TEST(Sampling, ContradictionsAreRefused) {
   static const std::vector<Command> commands = all_commands();
   const auto message = [](std::vector<std::string> words) {

@@ -57,7 +57,8 @@ TEST(FullTierQuickstart, ChoosesTheModelSizeForTextsAndChats) {
   std::filesystem::copy_file(source_folder() / "docs" / "design.md", folder / "books" / "design.txt");
   const RunResult text = quickstart({(folder / "books").string()});
   ASSERT_EQ(text.exit_code, 0) << text;
-  EXPECT_NE(text.out.find("kB of text\nthe model: layers=2"), std::string::npos) << text;
+  EXPECT_NE(text.out.find("== training a model of your text"), std::string::npos) << text;
+  EXPECT_NE(text.err.find("tokenizer  "), std::string::npos) << text;
   std::ofstream(folder / "chats.jsonl")
       << R"([{"role":"user","content":"Are you there?"},{"role":"assistant","content":"Yes."}])"
       << "\n"
@@ -65,7 +66,7 @@ TEST(FullTierQuickstart, ChoosesTheModelSizeForTextsAndChats) {
       << "\n";
   const RunResult chats = quickstart({(folder / "chats.jsonl").string()});
   ASSERT_EQ(chats.exit_code, 0) << chats;
-  EXPECT_NE(chats.out.find("kB of chats\n"), std::string::npos) << chats;
+  EXPECT_NE(chats.out.find("== training a model of your chats"), std::string::npos) << chats;
 }
 
 }  // namespace
