@@ -212,16 +212,30 @@ void multiple_choice(const Measured& m) {
   const double acc = score.accuracy(), acc_norm = score.normalized_accuracy();
   const double acc_error = ChoiceScore::standard_error(acc, score.total),
                acc_norm_error = ChoiceScore::standard_error(acc_norm, score.total);
-  if (m.console.json())
-    return m.console.print_json(Json::object()
-                                    .set("acc", acc)
-                                    .set("acc_stderr", acc_error)
-                                    .set("acc_norm", acc_norm)
-                                    .set("acc_norm_stderr", acc_norm_error)
-                                    .set("total", score.total)
-                                    .set("chance", score.chance)
-                                    .set("cut", score.cut)
-                                    .set("dtype", dtype_name(m.model.dtype())));
+  if (m.console.json()) {
+    Json groups = Json::object();
+    for (const auto& [name, group] : score.groups)
+      groups.set(name, Json::object().set("acc", group.accuracy()).set("total", group.total));
+    Json result = Json::object()
+                      .set("acc", acc)
+                      .set("acc_stderr", acc_error)
+                      .set("acc_norm", acc_norm)
+                      .set("acc_norm_stderr", acc_norm_error)
+                      .set("total", score.total)
+                      .set("chance", score.chance)
+                      .set("cut", score.cut)
+                      .set("dtype", dtype_name(m.model.dtype()));
+    if (!score.groups.empty()) result.set("groups", groups);
+    return m.console.print_json(result);
+  }
+  if (!score.groups.empty()) {
+    Table table({"group", "acc", "+/-", "questions"});
+    for (const auto& [name, group] : score.groups)
+      table.row({name, fmt::format("{:.1f} %", 100 * group.accuracy()),
+                 fmt::format("{:.1f}", 100 * ChoiceScore::standard_error(group.accuracy(), group.total)),
+                 with_commas(group.total)});
+    m.console.print(table.text() + "\n");
+  }
   if (score.cut > 0)
     m.console.print(
         fmt::format("{} prompts were cut at the start to fit the context\n", with_commas(score.cut)));
@@ -320,8 +334,8 @@ Command eval_command() {
             .choices = {"auto", "documents", "golf", "llama.cpp"}},
            {.name = "exact", .help = "count final answers that match exactly"},
            {.name = "multiple-choice",
-            .help = "score multiple-choice questions such as HellaSwag (cleaned as in lm-eval), ARC or PIQA, "
-                    "zero-shot"},
+            .help = "score multiple-choice questions such as HellaSwag (cleaned as in lm-eval), ARC, PIQA "
+                    "or BLiMP, zero-shot"},
            {.name = "limit", .value = "N", .initial = "0", .help = "maximum number of questions; 0: all"},
            {.name = "show",
             .value = "N",

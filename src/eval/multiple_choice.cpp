@@ -135,13 +135,20 @@ ChoiceScore score_choices(Model& model, const Tokenizer& tokenizer, std::span<co
   check(!questions.empty(), "there are no questions to score");
   const auto scores = score_endings(model, tokenizer, questions, progress, interrupt);
   ChoiceScore result;
+  const auto count = [](ChoiceScore& score, const ChoiceQuestion& question,
+                        std::span<const EndingScore> endings) {
+    score.right += credit(endings, question.right, false);
+    score.right_normalized += credit(endings, question.right, true);
+    score.cut += std::ranges::count_if(endings, &EndingScore::cut);
+    score.chance += 1.0 / static_cast<double>(endings.size());
+    ++score.total;
+  };
   for (std::size_t i = 0; i < questions.size(); ++i) {
-    result.right += credit(scores[i], questions[i].right, false);
-    result.right_normalized += credit(scores[i], questions[i].right, true);
-    result.cut += std::ranges::count_if(scores[i], &EndingScore::cut);
-    result.chance += 1.0 / static_cast<double>(scores[i].size()) / static_cast<double>(questions.size());
-    ++result.total;
+    count(result, questions[i], scores[i]);
+    if (!questions[i].group.empty()) count(result.groups[questions[i].group], questions[i], scores[i]);
   }
+  result.chance /= static_cast<double>(result.total);
+  for (auto& [name, group] : result.groups) group.chance /= static_cast<double>(group.total);
   return result;
 }
 
@@ -293,7 +300,18 @@ Json json_of(const Record& record, const std::string& name) {
 
 ChoiceQuestion choice_question(const Json& json, std::string_view where) {
   check(json.is_object(), expected(), "{}: expected a question as a JSON object", where);
-  ChoiceQuestion question{.context = context_of(json, where), .endings = {}, .where = std::string(where)};
+  if (const Json* good = json.find("sentence_good")) {
+    const Json* bad = json.find("sentence_bad");
+    check(bad != nullptr, "{}: found sentence_good without sentence_bad", where);
+    const Json* group = json.find("UID");
+    return {.context = {},
+            .endings = {text_of(*good, "sentence_good", where), text_of(*bad, "sentence_bad", where)},
+            .right = 0,
+            .group = group ? text_of(*group, "UID", where) : "",
+            .where = std::string(where)};
+  }
+  ChoiceQuestion question{
+      .context = context_of(json, where), .endings = {}, .group = {}, .where = std::string(where)};
   Endings endings = endings_of(json, where);
   if (is_hellaswag(json))
     for (std::string& text : endings.texts) text = without_marks(text);

@@ -11,10 +11,15 @@
 // activity_label, ctx_a and ctx_b, is preprocessed as in lm-evaluation-harness: the context is
 // "activity_label: ctx_a Ctx_b", " [title]" becomes ". ", other bracketed text is removed, and
 // double spaces become single ones. Whitespace around contexts and endings is always removed.
+//
+// BLiMP's pairs (sentence_good, sentence_bad) are questions without a context: which sentence is
+// more likely? They are also counted by phenomenon (UID).
 #pragma once
 
 #include <cstdint>
 #include <filesystem>
+#include <functional>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -30,6 +35,7 @@ struct ChoiceQuestion {
   std::string context;
   std::vector<std::string> endings;  // at least two
   std::size_t right = 0;
+  std::string group = {};            // counted separately, too; empty: none
   std::string where = "a question";  // for error messages: "file.jsonl:3"
 };
 
@@ -43,6 +49,7 @@ struct ChoiceQuestion {
 //             ...
 //   label     label, gold, answer, answerKey: a number from 0 (or its text), a letter from A, or
 //             one of ARC's labels
+//   group     with sentence_good and sentence_bad instead of all these: UID
 ChoiceQuestion choice_question(const Json& json, std::string_view where);
 
 // Reads a file of JSON lines (or a JSON array), at most `limit` questions (0: all). Throws an Error
@@ -52,8 +59,9 @@ std::vector<ChoiceQuestion> read_choice_questions(const std::filesystem::path& p
 struct ChoiceScore {
   std::int64_t total = 0;
   double right = 0, right_normalized = 0;
-  std::int64_t cut = 0;  // endings scored with a truncated context
-  double chance = 0;     // expected accuracy of guessing
+  std::int64_t cut = 0;                                         // endings scored with a truncated context
+  double chance = 0;                                            // expected accuracy of guessing
+  std::map<std::string, ChoiceScore, std::less<>> groups = {};  // by ChoiceQuestion::group
 
   double accuracy() const { return rate(right); }
   double normalized_accuracy() const { return rate(right_normalized); }

@@ -199,6 +199,27 @@ TEST(ChoiceQuestions, AcceptAllDocumentedForms) {
 }
 
 // process_docs() of lm-evaluation-harness.
+TEST(ChoiceQuestions, PairsOfBlimpAreCountedByPhenomenonToo) {
+  const auto pair = [](std::string_view uid, std::string_view good) {
+    return choice_question(
+        Json::object().set("sentence_good", good).set("sentence_bad", "b b").set("UID", uid), "f:1");
+  };
+  const std::vector<ChoiceQuestion> questions = {pair("island", "a"), pair("island", "b b b b"),
+                                                 pair("npi", "c")};
+  EXPECT_EQ(questions[1].endings, (std::vector<std::string>{"b b b b", "b b"}));
+  EXPECT_EQ(questions[1].context, "");
+  EXPECT_EQ(questions[1].right, 0u);
+  const Context context;
+  const auto tokenizer = load_tokenizer("bytes");
+  const auto model = small_model(context, tokenizer->vocab_size(), 64, "llama");
+  const ChoiceScore score = score_choices(*model, *tokenizer, questions, ProgressOutput::nowhere());
+  ASSERT_EQ(score.groups.size(), 2u);
+  EXPECT_EQ(score.groups.at("island").total, 2);
+  EXPECT_EQ(score.groups.at("island").right + score.groups.at("npi").right, score.right);
+  EXPECT_EQ(score.groups.at("npi").chance, 0.5);
+  EXPECT_THROW(choice_question(Json::object().set("sentence_good", "a"), "f:1"), Error);
+}
+
 TEST(ChoiceQuestions, HellaSwagIsPreprocessedLikeInTheHarness) {
   const ChoiceQuestion cleaned = question(
       R"({"activity_label": "Home and Garden", "ctx_a": "How to bake [title] Heat the oven. [step] Wait  a while.",
