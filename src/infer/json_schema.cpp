@@ -22,6 +22,7 @@ constexpr std::size_t kMaxProperties = 1000;    // of one object
 constexpr std::size_t kMaxCountedStates = 20'000;
 constexpr std::size_t kMaxPatterns = 6;  // of one object
 constexpr std::size_t kMaxPrefix = 1000;
+constexpr std::size_t kMaxReferences = 200;  // that lead from one to the next
 
 enum Type : unsigned {
   null_type = 1,
@@ -233,6 +234,7 @@ class SchemaCompiler {
     if (json(node).is_bool()) return json(node).as_bool() ? std::vector<Clause>{{}} : std::vector<Clause>{};
     if (std::ranges::find(chain, node) != chain.end()) wrong(node, "the schema refers to itself without end");
     chain.push_back(node);
+    check_depth(node, chain.size());
     std::vector<Clause> result = {{node}};
     if (const Json* ref = keyword(node, "$ref"))
       result = product(node, result, expand(resolve(node, *ref), chain));
@@ -367,7 +369,9 @@ class SchemaCompiler {
     if (entries_.size() > kMaxCombinations)
       wrong(clause.front(),
             fmt::format("the schema has more than {} different combinations", kMaxCombinations));
+    check_depth(clause.front(), ++depth_);
     Expr e = compile_clause(clause);
+    --depth_;
     if (entry.rule) {
       grammar_.define(*entry.rule, e);
       if (e != kNothing) e = grammar_.ref(*entry.rule);
@@ -375,6 +379,11 @@ class SchemaCompiler {
     entry.expr = e;
     entry.done = true;
     return e;
+  }
+
+  void check_depth(NodeId node, std::size_t depth) const {
+    if (depth > kMaxReferences)
+      wrong(node, fmt::format("schemas are nested more than {} deep", kMaxReferences));
   }
 
   Expr compile_clause(const Clause& clause) {
@@ -767,6 +776,7 @@ class SchemaCompiler {
   std::vector<Node> nodes_;
   std::map<const Json*, NodeId> ids_;
   std::map<Clause, Entry> entries_;
+  std::size_t depth_ = 0;  // of nested schemas
 };
 
 }  // namespace

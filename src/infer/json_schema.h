@@ -12,7 +12,8 @@
 //     $ref, allOf and the chosen branch of anyOf and oneOf, then other required ones, then others
 //   - white space only after { [ , : and before } ], and only none, one space, or a newline and up
 //     to 20 spaces or tabs
-//   - numbers without exponent if they are bounded, and integers without fraction
+//   - integers without fraction, and numbers with bounds or multipleOf without exponent and with 15
+//     digits, or as many as the bound has
 //   - strings that have a pattern or format, and names of properties, with the shortest escapes
 #pragma once
 

@@ -17,6 +17,7 @@ namespace {
 constexpr std::uint32_t kMaxIndent = 20;
 // Numbers stay within the range of a double: 300 digits, or 20 digits and an exponent below 100.
 constexpr std::uint32_t kMaxDigits = 300, kMaxMantissaDigits = 20, kMaxExponentDigits = 2;
+constexpr std::size_t kExactDigits = 15;  // every decimal number of this length survives as a double
 constexpr std::uint64_t kMaxMultipleStates = 2000;
 
 constexpr std::string_view kTime =
@@ -422,7 +423,20 @@ Expr JsonTerminals::number(const NumberLimits& limits) {
         {g.byte_set(e), g.optional(g.byte_set(plus_or_minus)), g.repeat(digit, 1, kMaxExponentDigits)});
     return g.atom(g.concat(sign, g.alternatives({magnitude(true), g.concat(mantissa, exponent)})));
   }
-  std::vector<Expr> parts = {g.concat(sign, magnitude(!limits.integer))};
+  // Programs that read the number as a double must see the same multiple, on the same side of each
+  // bound.
+  std::size_t longest = kExactDigits;
+  const auto count = [&](const Decimal& value) {
+    longest = std::max(longest, value.integer.size() + value.fraction.size() + 1);
+  };
+  for (const NumberLimits::Bound& bound : limits.least) count(bound.value);
+  for (const NumberLimits::Bound& bound : limits.most) count(bound.value);
+  for (const Decimal& step : limits.multiples) count(step);
+  ByteSet digits_and_point = ByteSet::range('0', '9');
+  digits_and_point.add('.');
+  std::vector<Expr> parts = {
+      g.concat(sign, magnitude(!limits.integer)),
+      g.concat(sign, g.repeat(g.byte_set(digits_and_point), 1, static_cast<std::uint32_t>(longest)))};
   for (const NumberLimits::Bound& bound : limits.least) parts.push_back(signed_at_least(bound));
   for (const NumberLimits::Bound& bound : limits.most) parts.push_back(signed_at_most(bound));
   for (const Decimal& step : limits.multiples) parts.push_back(multiple_of(step));

@@ -107,7 +107,7 @@ TokenId Sampler::sample(std::span<const float> logits, std::span<const TokenId> 
   if (allowed) allowed->keep(logits_);
 
   const auto best = std::ranges::max_element(logits_);
-  if (allowed)
+  if (allowed && best != logits_.end())
     check(*best > kRemoved,
           Hint{"the tokenizer cannot spell what the constraint requires, or ids are suppressed"},
           "the constraint allows no token");

@@ -303,7 +303,9 @@ CompletionRequest parse_text_completion(const Json& body, const ServedModel& mod
   const bool echo = fields.boolean("echo").value_or(false);
   if (const auto best_of = fields.integer("best_of"); best_of && *best_of != completion.samples)
     throw bad_field("best_of", "best_of must equal n: this server does not support other values");
-  const bool endless = fields.boolean("ignore_eos").value_or(false);
+  // lm-evaluation-harness scores the prompt, and drops the last score as that of a generated token.
+  const bool scores_prompt = echo && completion.logprobs && request.max_tokens == 1;
+  const bool endless = fields.boolean("ignore_eos").value_or(false) || scores_prompt;
   fields.finish(kUnsupported);
   if (prompts.size() * static_cast<std::size_t>(completion.samples) > kMaxChoices)
     throw bad_field("n", fmt::format("the number of prompts times n must be at most {}, got {}", kMaxChoices,

@@ -70,6 +70,8 @@ TEST(Constraints, MasksEqualACheckOfEveryTokenByItsBytes) {
               << name_of(tokenizer->kind()) << ": '" << text << "' + '" << bytes << "'";
           if (expected) allowed.push_back(id);
         }
+        EXPECT_EQ(mask->count(), allowed.size());
+        EXPECT_EQ(mask->none(), allowed.empty());
         if (allowed.empty()) break;  // complete
         const TokenId next = allowed[rng.below(allowed.size())];
         tokenizer->append_token(next, first, text);

@@ -164,6 +164,13 @@ TEST(JsonSchema, HostileSchemasAreRefused) {
   std::string many;
   for (int i = 0; i < 3000; ++i) many += fmt::format(R"("p{}": true,)", i);
   EXPECT_NE(error_of(R"({"properties": {)" + many + R"("q": true}})").find("properties"), std::string::npos);
+  for (const std::string_view use : {R"("items": )", R"("allOf": [)"}) {
+    std::string chain = R"({"$ref": "#/$defs/d0", "$defs": {)";
+    for (int i = 0; i < 3000; ++i)
+      chain += fmt::format(R"("d{}": {{{}{{"$ref": "#/$defs/d{}"}}{}}},)", i, use, i + 1,
+                           use.ends_with('[') ? "]" : "");
+    EXPECT_NE(error_of(chain + R"("d3000": true}})").find("nested more than"), std::string::npos) << use;
+  }
   EXPECT_FALSE(Schema(R"({"type": "integer", "allOf": [{"minimum": 5}, {"maximum": 4}]})").possible());
   EXPECT_FALSE(Schema(R"({"type": "string", "pattern": "^a{5}$", "maxLength": 4})").possible());
 }

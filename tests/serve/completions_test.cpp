@@ -64,6 +64,38 @@ TEST_F(Completions, MatchTheResultsOfTheLibrary) {
   EXPECT_EQ(chat, directly(chat_request(layout, turns, 256, chat_options).request)[0].text);
 }
 
+// The request of the model "local-completions" for a log-likelihood, and what it reads from the
+// answer.
+TEST_F(Completions, LmEvaluationHarnessGetsTheScoreOfAContinuation) {
+  const auto score = [&](std::string_view prompt, std::size_t context_tokens, std::string_view more) {
+    const HttpAnswer answer = server_.complete(fmt::format(
+        R"({{"model":"small","prompt":{},"temperature":0,"max_tokens":1,"logprobs":1,"seed":1234,"echo":true{}}})",
+        prompt, more));
+    EXPECT_EQ(answer.status, 200) << answer;
+    const Json choices = answer.json().at("choices");
+    std::vector<double> sums;
+    for (const Json& one : choices.as_array()) {
+      const Json& logprobs = one.at("logprobs");
+      const auto& tokens = logprobs.at("token_logprobs").as_array();
+      EXPECT_EQ(tokens.size(), 6u) << "five of the prompt and one generated token";
+      EXPECT_EQ(logprobs.at("top_logprobs").size(), tokens.size());
+      double sum = 0;
+      for (std::size_t i = context_tokens; i + 1 < tokens.size(); ++i) sum += tokens[i].as_double();
+      sums.push_back(sum);
+    }
+    return sums;
+  };
+  const std::vector<double> sums = score("[[0,70,80,90,100],[0,70,80,91,100]]", 3, "");
+  const Json scored =
+      choice(server_.complete(R"({"prompt":[0,70,80,90,100],"max_tokens":0,"logprobs":1,"echo":true})"))
+          .at("logprobs");
+  const auto& expected = scored.at("token_logprobs").as_array();
+  EXPECT_EQ(sums.at(0), expected[3].as_double() + expected[4].as_double());
+  EXPECT_NE(sums.at(0), sums.at(1));
+  // Also if the model would end the text here.
+  EXPECT_EQ(score("[[0,70,80,90,100]]", 3, R"(,"logit_bias":{"0":100,"3":100})").at(0), sums.at(0));
+}
+
 TEST_F(Completions, HaveAllExpectedFields) {
   const HttpAnswer answer =
       server_.chat(R"({"messages":[{"role":"user","content":"hi"}],"max_tokens":3,"ignore_eos":true})");
