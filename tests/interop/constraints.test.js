@@ -53,7 +53,8 @@ test('zodResponseFormat gives parsed answers when streaming', async () => {
 
 test('answers to the official schemas that end by themselves are valid', { skip: !existsSync(official) && 'no official tests' }, async () => {
   const files = JSON.parse(new TextDecoder().decode(decompress(new Uint8Array(readFileSync(official)))));
-  const ajv = new Ajv2020({ strict: false, validateFormats: false });
+  // Without these options ajv rounds quotients of multipleOf, and finds "toString" in every object.
+  const ajv = new Ajv2020({ strict: false, validateFormats: false, multipleOfPrecision: 6, ownProperties: true });
   let schemas = 0, complete = 0;
   for (const [file, groups] of Object.entries(files)) {
     for (const group of groups) {
