@@ -16,6 +16,7 @@ constexpr std::array kTargets = {
     FuzzTarget{"gguf", fuzz_gguf},
     FuzzTarget{"gguf_blocks", fuzz_gguf_blocks},
     FuzzTarget{"http", fuzz_http},
+    FuzzTarget{"jinja", fuzz_jinja},
     FuzzTarget{"manifest", fuzz_manifest},
     FuzzTarget{"npz", fuzz_npz},
     FuzzTarget{"parquet", fuzz_parquet},

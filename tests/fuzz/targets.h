@@ -25,6 +25,7 @@ void fuzz_export(FuzzBytes bytes);
 void fuzz_gguf(FuzzBytes bytes);
 void fuzz_gguf_blocks(FuzzBytes bytes);
 void fuzz_http(FuzzBytes bytes);
+void fuzz_jinja(FuzzBytes bytes);
 void fuzz_manifest(FuzzBytes bytes);
 void fuzz_npz(FuzzBytes bytes);
 void fuzz_parquet(FuzzBytes bytes);

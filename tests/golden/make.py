@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Makes the files of tests/golden that README.md lists as made by this script.
 
-  tests/golden/make.py corpus bpe sentencepiece merges shards chats     # all that a clone can make
-  tests/golden/make.py torch                                            # needs ../shared/fixtures
+  tests/golden/make.py corpus bpe sentencepiece merges shards chats jinja  # all that a clone can make
+  tests/golden/make.py torch                                               # needs ../shared/fixtures
 
 Needs: thimble (--thimble), `npm ci` in tests/interop (or --node-modules DIR), g++ and
 libsentencepiece-dev, spm_normalize of Debian's package sentencepiece (--spm-bin DIR), and jinja2.
@@ -24,7 +24,7 @@ import tempfile
 HERE = pathlib.Path(__file__).resolve().parent
 END = "<|endoftext|>"
 options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-options.add_argument("parts", nargs="+", choices=["corpus", "bpe", "sentencepiece", "merges", "shards", "chats", "torch"])
+options.add_argument("parts", nargs="+", choices=["corpus", "bpe", "sentencepiece", "merges", "shards", "chats", "jinja", "torch"])
 options.add_argument("--thimble", default=str(HERE / "../../build/release/bin/thimble"))
 options.add_argument("--node-modules", default=str(HERE / "../interop"), help="the folder that contains node_modules")
 options.add_argument("--spm-bin", default="/usr/bin")
@@ -284,6 +284,38 @@ def make_chats():
             rendered.append({"template": file.name, "messages": messages, "text": text})
             messages = []
     write_json("chat/rendered.json", rendered=rendered)
+
+
+# Jinja: what jinja2, set up as in Transformers, makes of the snippets and conversations in jinja/.
+
+def make_jinja():
+    import jinja2.ext
+
+    class Generation(jinja2.ext.Extension):
+        tags = {"generation"}
+
+        def parse(self, parser):
+            next(parser.stream)
+            return parser.parse_statements(["name:endgeneration"], drop_needle=True)
+
+    def to_json(value, indent=None, separators=None, sort_keys=False, ensure_ascii=False):
+        return json.dumps(value, indent=indent, separators=separators, sort_keys=sort_keys, ensure_ascii=ensure_ascii)
+
+    environment = jinja2.Environment(trim_blocks=True, lstrip_blocks=True,
+                                     extensions=[Generation, jinja2.ext.loopcontrols, jinja2.ext.do])
+    environment.filters["tojson"] = to_json
+    # @huggingface/jinja and thimble write true, false and nothing, Python True, False and None.
+    environment.finalize = lambda value: "" if value is None else str(value).lower() if isinstance(value, bool) else value
+    path = HERE / "jinja/rendered.json"
+    golden = json.loads(path.read_text())
+    for snippet in golden["snippets"]:
+        snippet["text"] = environment.from_string(snippet["template"]).render(**golden["variables"])
+    tools = environment.from_string((HERE / "jinja/tools.jinja").read_text())
+    for conversation in golden["conversations"]:
+        conversation["text"] = tools.render(**conversation["variables"])
+    lists = [",\n".join(json.dumps(one) for one in golden[key]) for key in ("snippets", "conversations")]
+    path.write_text('{\n"variables": %s,\n"snippets": [\n%s\n],\n"conversations": [\n%s\n]\n}\n'
+                    % (json.dumps(golden["variables"]), *lists))
 
 
 # PyTorch and Transformers are not needed: their outputs are taken from ../shared, and reduced.
