@@ -422,6 +422,7 @@ int run_chat(const Arguments& arguments, Console& console) {
   const auto tokenizer = open_tokenizer(file);
   check(tokenizer != nullptr, "{} has no tokenizer, which chat needs", file.path.string());
   const ChatLayout layout = open_chat_layout(file, *tokenizer, arguments.text("layout"));
+  if (const std::string warning = layout.warning(); !warning.empty()) console.log().warning("{}", warning);
   const Context context(device_from(arguments, console.log()));
   Model model = make_model(file, context, dtype_from(arguments, context.device(), console.log()));
   Batcher batcher(model, tokenizer.get());

@@ -65,7 +65,8 @@ Request answer_to_nothing(const ChatLayout& layout) {
 
 Request request_from(const Arguments& arguments, const Tokenizer& tokenizer, const std::string& prompt,
                      const std::optional<ChatLayout>& layout) {
-  Request request = prompt.empty() && layout ? answer_to_nothing(*layout) : text_request(tokenizer, prompt);
+  const bool answers = prompt.empty() && layout && !layout->is_template();
+  Request request = answers ? answer_to_nothing(*layout) : text_request(tokenizer, prompt);
   request.slides = true;
   request.sampling = sampling_from(arguments);
   request.sampling.suppressed = textless_ids(tokenizer, request.stop_ids);

@@ -6,6 +6,7 @@
 #include "base/file_ops.h"
 #include "base/json.h"
 #include "base/table.h"
+#include "base/text.h"
 #include "cli/console.h"
 #include "cli/parse.h"
 #include "cli/train_inputs.h"
@@ -57,6 +58,7 @@ std::vector<std::string> attach_tokenizer(ModelFile& model, const fs::path& path
   if (model.layout.empty()) return {};
   try {
     const ChatLayout known(*tokenizer, model.layout);
+    check(known.missing().empty(), "the tokenizer has no special token {}", joined(known.missing(), ", "));
     return {};
   } catch (const Error& error) {
     model.layout.clear();

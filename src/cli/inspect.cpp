@@ -146,7 +146,7 @@ std::string facts_text(const ModelFile& file, const ModelFacts& facts, std::size
   fact("context", with_commas(c.context));
   fact("tokenizer", tokenizer_text(facts));
   if (facts.tokenizer) fact("special", special_text(*facts.tokenizer));
-  if (!file.layout.empty()) fact("chat layout", file.layout);
+  if (!file.layout.empty()) fact("chat layout", layout_summary(file.layout));
   fact("training", facts.training ? training_text(*facts.training) : "not recorded");
   if (facts.training && !facts.training->losses.empty())
     fact("loss", curve_text(facts.training->losses, room));

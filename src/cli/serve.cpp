@@ -66,7 +66,25 @@ std::string name_of_model(const std::filesystem::path& path) {
   return (whole.has_filename() ? whole : whole.parent_path()).filename().string();
 }
 
-ServedModel served_from(const Arguments& arguments, const ModelFile& file, const Tokenizer& tokenizer) {
+// The layout for chats. A model whose chat template cannot be used is served without chats: it can
+// still continue texts.
+std::optional<ChatLayout> served_layout(const Arguments& arguments, const ModelFile& file,
+                                        const Tokenizer& tokenizer, const Log& log) {
+  const bool chosen = arguments.given("layout");
+  if (file.layout.empty() && !chosen) return std::nullopt;
+  try {
+    ChatLayout layout = open_chat_layout(file, tokenizer, arguments.text("layout"));
+    if (const std::string warning = layout.warning(); !warning.empty()) log.warning("{}", warning);
+    return layout;
+  } catch (const Error& error) {
+    if (chosen) throw;
+    log.warning("chats are disabled, because the model's chat layout cannot be used: {}", error.what());
+    return std::nullopt;
+  }
+}
+
+ServedModel served_from(const Arguments& arguments, const ModelFile& file, const Tokenizer& tokenizer,
+                        const Log& log) {
   ServedModel served{.name = arguments.text("alias"),
                      .config = file.config.model,
                      .tokenizer = &tokenizer,
@@ -75,8 +93,7 @@ ServedModel served_from(const Arguments& arguments, const ModelFile& file, const
   if (arguments.given("seed")) served.seed = served.defaults.seed;
   if (!arguments.given("alias")) served.name = name_of_model(arguments.path("MODEL"));
   if (trim(served.name).empty()) throw UsageError("--alias must not be empty: clients show it as the model");
-  if (!file.layout.empty() || arguments.given("layout"))
-    served.layout.emplace(open_chat_layout(file, tokenizer, arguments.text("layout")));
+  served.layout = served_layout(arguments, file, tokenizer, log);
   return served;
 }
 
@@ -116,7 +133,7 @@ int run_serve(const Arguments& arguments, Console& console) {
   check(tokenizer != nullptr, "{} has no tokenizer, which serve needs", file.path.string());
   const Context context(device_from(arguments, console.log()));
   Model model = make_model(file, context, dtype_from(arguments, context.device(), console.log()));
-  ServedModel served = served_from(arguments, file, *tokenizer);
+  ServedModel served = served_from(arguments, file, *tokenizer, console.log());
 
   const Log& log = console.log();
   // JSON does not escape C1 control characters such as U+009B, which starts a terminal escape

@@ -247,13 +247,22 @@ void find_end_of_text(const fs::path& folder, ModelFile& model) {
   if (model.layout.empty() || !fs::is_regular_file(path)) return;
   const auto tokenizer = open_tokenizer(model);
   std::vector<TokenId> ends = ends_in(path, *tokenizer);
+  std::optional<TokenId> end_of_turn;
   try {
-    std::erase(ends, ChatLayout(*tokenizer, model.layout).end_id());
-  } catch (const Error&) {  // an imported layout whose end of turn is unknown
+    const ChatLayout layout(*tokenizer, model.layout);
+    if (!layout.is_template()) end_of_turn = layout.end_id();
+  } catch (const Error&) {
+    // The template is outside the subset, so its end of turn is unknown.
+  }
+  if (!end_of_turn) {
+    // A template may write eos_token, so eos stays as it is in tokenizer_config.json.
+    model.tokenizer->special.more_ends = std::move(ends);
     return;
   }
+  std::erase(ends, *end_of_turn);
   if (ends.empty()) return;
   model.tokenizer->special.eos = ends.front();
+  model.tokenizer->special.more_ends.assign(ends.begin() + 1, ends.end());
   model.tokenizer->eos_text.clear();
 }
 

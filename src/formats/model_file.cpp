@@ -224,7 +224,8 @@ std::unique_ptr<Tokenizer> open_tokenizer(const ModelFile& file) {
   tokenizer->prefer({.bos = chosen(from.bos_text, from.special.bos),
                      .eos = chosen(from.eos_text, from.special.eos),
                      .unk = {},
-                     .pad = {}});
+                     .pad = {},
+                     .more_ends = from.special.more_ends});
   if (from.adds_bos)
     tokenizer->texts_begin_with_bos(*from.adds_bos);
   else if (file.step || file.format == "thimble")
@@ -233,7 +234,13 @@ std::unique_ptr<Tokenizer> open_tokenizer(const ModelFile& file) {
 }
 
 ChatLayout open_chat_layout(const ModelFile& file, const Tokenizer& tokenizer, std::string_view name) {
-  if (!name.empty()) return {tokenizer, name};
+  if (!name.empty()) {
+    ChatLayout chosen(tokenizer, name);
+    check(chosen.missing().empty(),
+          "the tokenizer has no special token {}, which the chat layout {} requires",
+          joined(chosen.missing(), ", "), name);
+    return chosen;
+  }
   check(!file.layout.empty(),
         Hint{"train a chat model with `thimble train --preset chat --data CHATS.jsonl`, or continue a text "
              "with `thimble generate`"},

@@ -42,12 +42,38 @@ Ids without_beginning(const ChatLayout& layout, const Turn& turn, std::int64_t r
   return {};
 }
 
-// The turns of a conversation as tokens, and which of them are kept.
-struct TokenizedTurns {
-  std::vector<Ids> turns;
+// Which turns of a conversation are kept.
+struct KeptTurns {
+  explicit KeptTurns(const Conversation& turns) {
+    system = static_cast<std::size_t>(
+        std::ranges::find_if(turns, [](const Turn& turn) { return turn.role != ChatRole::system; }) -
+        turns.begin());
+    newest = turns.size() - 1;
+    for (std::size_t i = 0; i < turns.size(); ++i)
+      if (turns[i].role == ChatRole::user) newest = i;
+    system = std::min(system, newest);
+    kept_from = system;
+  }
+
+  // Drops the oldest question together with its answers. False if only the newest is left.
+  bool drop(const Conversation& turns) {
+    if (kept_from >= newest) return false;
+    do ++kept_from;
+    while (kept_from < newest && turns[kept_from].role != ChatRole::user);
+    return true;
+  }
+
   std::size_t kept_from = 0;  // first turn after the system prompt that is kept
   std::size_t system = 0;     // number of leading system turns
   std::size_t newest = 0;     // last user turn, or the last turn if there is none
+};
+
+struct TokenizedTurns : KeptTurns {
+  TokenizedTurns(const ChatLayout& layout, const Conversation& all) : KeptTurns(all) {
+    for (const Turn& turn : all) turns.push_back(layout.turn(turn));
+  }
+
+  std::vector<Ids> turns;
 
   std::int64_t tokens(std::size_t from, std::size_t to) const {
     return std::accumulate(turns.begin() + static_cast<std::ptrdiff_t>(from),
@@ -57,18 +83,40 @@ struct TokenizedTurns {
   std::int64_t kept() const { return tokens(0, system) + tokens(kept_from, turns.size()); }
 };
 
-TokenizedTurns tokenize_turns(const ChatLayout& layout, const Conversation& turns) {
-  TokenizedTurns tokenized;
-  for (const Turn& turn : turns) tokenized.turns.push_back(layout.turn(turn));
-  const auto begin = turns.begin();
-  tokenized.system = static_cast<std::size_t>(
-      std::ranges::find_if(turns, [](const Turn& turn) { return turn.role != ChatRole::system; }) - begin);
-  tokenized.newest = turns.size() - 1;
-  for (std::size_t i = 0; i < turns.size(); ++i)
-    if (turns[i].role == ChatRole::user) tokenized.newest = i;
-  tokenized.system = std::min(tokenized.system, tokenized.newest);
-  tokenized.kept_from = tokenized.system;
-  return tokenized;
+[[noreturn]] void fail_without_room(const KeptTurns& kept, std::int64_t context) {
+  fail(Hint{kept.system > 0 ? "shorten the system prompt" : "the model needs a longer context to chat"},
+       "a context of {} tokens has no room for this conversation and an answer", context);
+}
+
+// The same rules for a template, which renders conversations as a whole.
+FittedPrompt fit_rendered(const ChatLayout& layout, Conversation turns, std::int64_t context) {
+  const std::int64_t least = min_answer_tokens(context);
+  const std::int64_t quarter = std::max<std::int64_t>(least, context / 4);
+  FittedPrompt prompt{.ids = layout.prompt(turns)};
+  const std::int64_t whole = size_of(prompt.ids);
+  prompt.answer_tokens = context - whole;
+  if (prompt.answer_tokens >= least) return prompt;
+
+  KeptTurns kept(turns);
+  const auto render = [&] {
+    Conversation left(turns.begin(), turns.begin() + static_cast<std::ptrdiff_t>(kept.system));
+    left.insert(left.end(), turns.begin() + static_cast<std::ptrdiff_t>(kept.kept_from), turns.end());
+    prompt.ids = layout.prompt(left);
+    return context - size_of(prompt.ids);
+  };
+  std::int64_t free = prompt.answer_tokens;
+  while (free < quarter && kept.drop(turns)) free = render();
+  std::string& newest = turns[kept.newest].content;
+  const Ids content = layout.tokenizer().encode(newest);
+  for (std::int64_t tokens = size_of(content); free < least;) {
+    tokens -= least - free;
+    if (tokens > 0) newest = last_tokens(layout.tokenizer(), content, tokens);
+    if (tokens <= 0 || newest.empty()) fail_without_room(kept, context);
+    free = render();
+  }
+  prompt.answer_tokens = std::min(free, quarter);
+  prompt.tokens_dropped = whole - size_of(prompt.ids);
+  return prompt;
 }
 
 }  // namespace
@@ -79,8 +127,9 @@ std::int64_t min_answer_tokens(std::int64_t context) {
 
 FittedPrompt fit_prompt(const ChatLayout& layout, std::span<const Turn> turns, std::int64_t context) {
   check(!turns.empty(), "there is no message to answer");
+  if (layout.is_template()) return fit_rendered(layout, Conversation(turns.begin(), turns.end()), context);
   const Conversation all = layout.completed(turns);
-  TokenizedTurns tokenized = tokenize_turns(layout, all);
+  TokenizedTurns tokenized(layout, all);
   const std::int64_t marks = std::ssize(layout.start()) + std::ssize(layout.answer_start());
   const std::int64_t least = min_answer_tokens(context);
   const std::int64_t quarter = std::max<std::int64_t>(least, context / 4);
@@ -88,16 +137,12 @@ FittedPrompt fit_prompt(const ChatLayout& layout, std::span<const Turn> turns, s
 
   FittedPrompt prompt{.ids = {}, .answer_tokens = context - whole};
   if (prompt.answer_tokens < least) {
-    while (tokenized.kept_from < tokenized.newest && context - marks - tokenized.kept() < quarter) do
-        ++tokenized.kept_from;  // drop a question together with its answers
-      while (tokenized.kept_from < tokenized.newest && all[tokenized.kept_from].role != ChatRole::user);
+    while (context - marks - tokenized.kept() < quarter && tokenized.drop(all)) {
+    }
     if (const std::int64_t left = context - marks - tokenized.kept(); left < least) {
       Ids& newest = tokenized.turns[tokenized.newest];
       newest = without_beginning(layout, all[tokenized.newest], size_of(newest) + left - least);
-      check(!newest.empty(),
-            Hint{tokenized.system > 0 ? "shorten the system prompt"
-                                      : "the model needs a longer context to chat"},
-            "a context of {} tokens has no room for this conversation and an answer", context);
+      if (newest.empty()) fail_without_room(tokenized, context);
     }
     prompt.answer_tokens = std::min(context - marks - tokenized.kept(), quarter);
   }

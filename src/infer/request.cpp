@@ -144,6 +144,8 @@ std::vector<TokenId> end_ids(const Tokenizer& tokenizer) {
     if (!id || tokenizer.token_type(*id) != TokenType::control || id == special.bos) continue;
     if (std::ranges::find(ids, *id) == ids.end()) ids.push_back(*id);
   }
+  for (const TokenId id : special.more_ends)
+    if (tokenizer.contains(id) && std::ranges::find(ids, id) == ids.end()) ids.push_back(id);
   return ids;
 }
 

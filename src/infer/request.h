@@ -115,7 +115,7 @@ Request text_request(const Tokenizer& tokenizer, std::string_view prompt);
 
 // Ids that end a text: eos, or bos if the tokenizer has no eos (training data separates documents
 // with bos), and all control tokens with a well-known name for the end of a turn or text, such as
-// <end_turn>, <|im_end|> or <|eot_id|>.
+// <end_turn>, <|im_end|> or <|eot_id|>; and SpecialIds::more_ends.
 std::vector<TokenId> end_ids(const Tokenizer& tokenizer);
 
 // Control, unknown and unused ids except `ends`: ids without text, which a text must not contain.

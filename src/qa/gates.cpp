@@ -17,6 +17,7 @@
 #include "formats/artifact.h"
 #include "formats/export.h"
 #include "formats/safetensors.h"
+#include "infer/chat_context.h"
 #include "infer/generate.h"
 #include "model/model.h"
 #include "model/rows.h"
@@ -388,14 +389,16 @@ GateOutcome chat_gate(Subject& subject) {
   const Tokenizer* tokenizer = subject.tokenizer();
   if (!tokenizer) return failed("the model has the chat layout {} but no tokenizer", subject.file.layout);
   const ChatLayout layout = open_chat_layout(subject.file, *tokenizer);
-  Conversation turns = {{ChatRole::system, "be kind"}, {ChatRole::user, "hello"}};
+  Conversation turns = {{ChatRole::user, "hello"}};
+  if (!layout.is_template()) turns.insert(turns.begin(), {ChatRole::system, "be kind"});
   const std::vector<TokenId> prompt = layout.prompt(turns);
   turns.push_back({ChatRole::assistant, "hi"});
   const std::vector<TokenId> complete = layout.conversation(turns);
-  if (complete.size() <= prompt.size() ||
-      !std::ranges::equal(prompt, std::span(complete).first(prompt.size())))
+  // A template may add to a prompt what it leaves out of complete conversations, such as <think>.
+  if (!layout.is_template() && (complete.size() <= prompt.size() ||
+                                !std::ranges::equal(prompt, std::span(complete).first(prompt.size()))))
     return failed("the prompt of a conversation is not a prefix of its layout in training");
-  if (std::ranges::count(end_ids(*tokenizer), layout.end_id()) == 0)
+  if (std::ranges::count(chat_stop_ids(layout), layout.end_id()) == 0)
     return failed("token {} ends a turn but is not a stop token", layout.end_id());
   // The text of a control token in a message must be encoded as plain text.
   const std::string typed = tokenizer->token_text(layout.end_id());
@@ -403,8 +406,8 @@ GateOutcome chat_gate(Subject& subject) {
     return std::ranges::count(layout.prompt(Conversation{{ChatRole::user, content}}), layout.end_id());
   };
   if (ends(typed) != ends("x")) return failed("a message that contains {} ends the turn", typed);
-  return passed("{}: prompts match the training layout, token {} ends answers", layout.text().text(),
-                layout.end_id());
+  return passed("{}: prompts match the training layout, token {} ends answers",
+                layout_summary(subject.file.layout), layout.end_id());
 }
 
 }  // namespace thimble

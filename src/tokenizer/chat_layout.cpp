@@ -2,10 +2,12 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <array>
 
 #include "base/error.h"
 #include "base/text.h"
+#include "base/utf8.h"
 
 namespace thimble {
 
@@ -76,8 +78,19 @@ namespace {
 
 constexpr std::string_view kBosMark = "+bos";
 
+constexpr std::array<std::string_view, 2> kChatmlTokens = {"<|im_start|>", "<|im_end|>"};
+constexpr std::array<std::string_view, 3> kLlama3Tokens = {"<|start_header_id|>", "<|end_header_id|>",
+                                                           "<|eot_id|>"};
+
 void append(std::vector<TokenId>& to, std::span<const TokenId> ids) {
   to.insert(to.end(), ids.begin(), ids.end());
+}
+
+std::string replaced_text(std::string_view text, std::string_view from, std::string_view to) {
+  std::string out;
+  for (std::size_t found; (found = text.find(from)) != text.npos; text.remove_prefix(found + from.size()))
+    out.append(text.substr(0, found)).append(to);
+  return out.append(text);
 }
 
 }  // namespace
@@ -85,8 +98,9 @@ void append(std::vector<TokenId>& to, std::span<const TokenId> ids) {
 ChatLayoutText ChatLayoutText::parse(std::string_view text) {
   ChatLayoutText out;
   const std::size_t colon = text.find(':');
-  if (colon != std::string_view::npos) out.default_system = text.substr(colon + 1);
   std::string_view name = text.substr(0, colon);
+  if (colon != std::string_view::npos)
+    (name == kJinjaLayout ? out.jinja : out.default_system) = text.substr(colon + 1);
   out.bos = name.ends_with(kBosMark);
   if (out.bos) name.remove_suffix(kBosMark.size());
   out.name = name;
@@ -94,18 +108,25 @@ ChatLayoutText ChatLayoutText::parse(std::string_view text) {
 }
 
 std::string ChatLayoutText::text() const {
-  return name + (bos ? std::string(kBosMark) : "") + (default_system.empty() ? "" : ":" + default_system);
+  const std::string& rest = name == kJinjaLayout ? jinja : default_system;
+  return name + (bos ? std::string(kBosMark) : "") + (rest.empty() ? "" : ":" + rest);
 }
 
 ChatLayout::ChatLayout(const Tokenizer& tokenizer, std::string_view text)
     : tokenizer_(&tokenizer), text_(ChatLayoutText::parse(text)) {
-  if (text_.name == kRolesLayout) {
+  if (text_.name == kJinjaLayout && !text_.jinja.empty()) {
+    use_template(text_.jinja);
+  } else if (text_.name == kRolesLayout) {
     kind_ = Kind::roles;
     roles_ = ChatTokens::of(tokenizer);
     end_ = roles_.end_turn;
     start_ = {roles_.bos};
     answer_start_ = {roles_.assistant};
   } else if (text_.name == "chatml") {
+    if (!has_tokens(kChatmlTokens)) {
+      use_template(jinja_template(text_));
+      return;
+    }
     kind_ = Kind::chatml;
     open_ = special("<|im_start|>");
     end_ = special("<|im_end|>");
@@ -114,6 +135,10 @@ ChatLayout::ChatLayout(const Tokenizer& tokenizer, std::string_view text)
     answer_start_ = {open_};
     tokenizer.encode("assistant\n", answer_start_);
   } else if (text_.name == "llama3") {
+    if (!has_tokens(kLlama3Tokens)) {
+      use_template(jinja_template(text_));
+      return;
+    }
     kind_ = Kind::llama3;
     open_ = special("<|start_header_id|>");
     close_header_ = special("<|end_header_id|>");
@@ -126,6 +151,131 @@ ChatLayout::ChatLayout(const Tokenizer& tokenizer, std::string_view text)
   } else {
     fail(Hint{"use `thimble generate`, which needs no chat layout"},
          "expected the chat layout roles, chatml or llama3, found '{}'", text_.name);
+  }
+}
+
+bool ChatLayout::has_tokens(std::span<const std::string_view> names) {
+  for (const std::string_view name : names)
+    if (!special_with_name(*tokenizer_, name)) missing_.emplace_back(name);
+  return missing_.empty();
+}
+
+std::string ChatLayout::warning() const {
+  if (missing_.empty()) return "";
+  return fmt::format(
+      "the chat template uses {}, which the tokenizer lacks: encoded as ordinary text, the answers may be "
+      "poor",
+      joined(missing_, ", "));
+}
+
+// --- templates ---
+
+namespace {
+
+Json messages_json(std::span<const Turn> turns) {
+  Json messages = Json::array();
+  for (const Turn& turn : turns)
+    messages.push(Json::object().set("role", name_of(turn.role)).set("content", turn.content));
+  return messages;
+}
+
+// The part between angle brackets with bars, such as <|im_start|>, at or after `from`; empty if
+// there is none. Published templates write special tokens like this.
+std::string_view token_like(std::string_view text, std::size_t from) {
+  for (std::size_t open = text.find("<|", from); open != text.npos; open = text.find("<|", open + 1)) {
+    const std::size_t close = text.find("|>", open + 2);
+    if (close == text.npos) return {};
+    const std::string_view found = text.substr(open, close + 2 - open);
+    if (found.size() <= 64 && found.find_first_of(" \n<", 1) == found.npos) return found;
+  }
+  return {};
+}
+
+constexpr std::string_view kProbe = "thimble7probe";
+
+}  // namespace
+
+void ChatLayout::use_template(std::string_view jinja) {
+  kind_ = Kind::jinja;
+  template_.emplace(jinja);
+  for (const auto& [name, id] : tokenizer_->special_tokens())
+    if (!name.empty()) control_.push_back(name);
+  try {
+    const std::string text = rendered(Conversation{{ChatRole::user, std::string(kProbe)}}, true);
+    for (std::string_view found = token_like(text, 0); !found.empty();
+         found = token_like(text, static_cast<std::size_t>(found.data() - text.data()) + found.size()))
+      if (!tokenizer_->id_of(found) && std::ranges::find(missing_, found) == missing_.end())
+        missing_.emplace_back(found);
+  } catch (const Error&) {
+    // The template rejects this conversation; it may accept others.
+  }
+  end_ = end_of_rendered_turn();
+}
+
+// The first control token after an answer, or eos if the template writes none there.
+TokenId ChatLayout::end_of_rendered_turn() const {
+  const SpecialIds& special = tokenizer_->special();
+  const TokenId otherwise = special.eos.value_or(special.bos.value_or(0));
+  try {
+    const std::string text = rendered(
+        Conversation{{ChatRole::user, "question"}, {ChatRole::assistant, std::string(kProbe)}}, false);
+    const std::size_t at = text.rfind(kProbe);
+    if (at == text.npos) return otherwise;
+    for (const TokenId id : tokenizer_->encode(text.substr(at + kProbe.size()), {.trusted = true}))
+      if (tokenizer_->token_type(id) == TokenType::control) return id;
+  } catch (const Error&) {
+    // As above.
+  }
+  return otherwise;
+}
+
+std::string ChatLayout::rendered(std::span<const Turn> turns, bool with_prompt) const {
+  Json variables = Json::object();
+  const SpecialIds& special = tokenizer_->special();
+  if (special.bos) variables.set("bos_token", tokenizer_->token_text(*special.bos));
+  if (special.eos) variables.set("eos_token", tokenizer_->token_text(*special.eos));
+  return template_->render(
+      variables.set("messages", messages_json(turns)).set("add_generation_prompt", with_prompt));
+}
+
+// A template joins contents and special tokens in one text, so a control token that a user typed
+// could not be told from one of the template. Each such spelling gets a mark after its first
+// character before rendering, and is afterwards encoded without the mark as plain text.
+std::vector<TokenId> ChatLayout::rendered_ids(std::span<const Turn> turns, bool with_prompt) const {
+  constexpr std::string_view kMark = "\xEF\xB7\x90";  // U+FDD0, which is no character
+  struct Typed {
+    std::string name, marked;
+  };
+  std::vector<Typed> typed;
+  for (const std::string& name : control_)
+    if (std::ranges::any_of(turns,
+                            [&](const Turn& turn) { return turn.content.find(name) != turn.content.npos; })) {
+      const std::size_t first = decode_utf8(name.data(), name.data() + name.size()).bytes;
+      typed.push_back({name, name.substr(0, first) + std::string(kMark) + name.substr(first)});
+    }
+  if (typed.empty()) return tokenizer_->encode(rendered(turns, with_prompt), {.trusted = true});
+
+  // Longer names first: one may contain another.
+  std::ranges::sort(typed, [](const Typed& a, const Typed& b) { return a.name.size() > b.name.size(); });
+  Conversation marked(turns.begin(), turns.end());
+  for (Turn& turn : marked) {
+    turn.content = replaced_text(turn.content, kMark, "");
+    for (const Typed& one : typed) turn.content = replaced_text(turn.content, one.name, one.marked);
+  }
+  const std::string text = rendered(marked, with_prompt);
+  std::vector<TokenId> ids;
+  for (std::size_t at = 0;;) {
+    std::size_t next = text.size();
+    const Typed* found = nullptr;
+    for (const Typed& one : typed)
+      if (const std::size_t place = text.find(one.marked, at); place < next) {
+        next = place;
+        found = &one;
+      }
+    tokenizer_->encode(replaced_text(text.substr(at, next - at), kMark, ""), ids, {.trusted = true});
+    if (!found) return ids;
+    tokenizer_->encode(found->name, ids);
+    at = next + found->marked.size();
   }
 }
 
@@ -158,6 +308,8 @@ void ChatLayout::append_turn(const Turn& turn, std::vector<TokenId>& ids) const 
       tokenizer_->encode(fmt::format("\n\n{}", trim(turn.content)), ids);
       ids.push_back(end_);
       return;
+    case Kind::jinja:
+      fail("a chat template renders whole conversations, not turns");
   }
 }
 
@@ -176,6 +328,7 @@ Conversation ChatLayout::completed(std::span<const Turn> turns) const {
 }
 
 std::vector<TokenId> ChatLayout::conversation(std::span<const Turn> turns) const {
+  if (is_template()) return rendered_ids(turns, false);
   std::vector<TokenId> ids = start_;
   if (text_.default_system.empty())
     for (const Turn& turn : turns) append_turn(turn, ids);
@@ -185,6 +338,7 @@ std::vector<TokenId> ChatLayout::conversation(std::span<const Turn> turns) const
 }
 
 std::vector<TokenId> ChatLayout::prompt(std::span<const Turn> turns) const {
+  if (is_template()) return rendered_ids(turns, true);
   std::vector<TokenId> ids = conversation(turns);
   append(ids, answer_start_);
   return ids;
@@ -192,40 +346,13 @@ std::vector<TokenId> ChatLayout::prompt(std::span<const Turn> turns) const {
 
 namespace {
 
-// The first entry whose markers all occur in the template decides, so variants come first.
-struct KnownTemplate {
-  std::string_view name;
-  std::array<std::string_view, 2> marks;
-};
-constexpr std::array<KnownTemplate, 21> kTemplates = {{
-    {"phi4", {"<|im_start|>", "<|im_sep|>"}},
-    {"chatml", {"<|im_start|>", "<|im_end|>"}},
-    {"llama3", {"<|start_header_id|>", "<|eot_id|>"}},
-    {kRolesLayout, {"<assistant>", "<end_turn>"}},
-    {"llama4", {"<|header_start|>", "<|header_end|>"}},
-    {"gemma", {"<start_of_turn>", "<end_of_turn>"}},
-    {"gpt-oss", {"<|start|>", "<|channel|>"}},
-    {"command-r", {"<|START_OF_TURN_TOKEN|>", ""}},
-    {"granite", {"<|start_of_role|>", ""}},
-    {"deepseek", {"<｜Assistant｜>", ""}},
-    {"falcon3", {"<|user|>", "<|endoftext|>"}},
-    {"phi3", {"<|user|>", "<|end|>"}},
-    {"zephyr", {"<|user|>", ""}},
-    {"exaone", {"[|user|]", ""}},
-    {"chatglm", {"[gMASK]", ""}},
-    {"mistral", {"[INST]", ""}},
-    {"vicuna", {"USER:", "ASSISTANT:"}},
-    {"deepseek-coder", {"### Instruction:", "<|EOT|>"}},
-    {"alpaca", {"### Instruction:", ""}},
-    {"openchat", {"GPT4 Correct User", ""}},
-    {"minicpm", {"<用户>", ""}},
-}};
-
-std::string_view name_of_template(std::string_view jinja) {
-  for (const KnownTemplate& known : kTemplates)
-    if (jinja.find(known.marks[0]) != jinja.npos && jinja.find(known.marks[1]) != jinja.npos)
-      return known.name;
-  return "unknown";
+// The layout whose marks a template contains; empty if there is none.
+std::string_view layout_with_marks_of(std::string_view jinja) {
+  const auto has = [&](std::string_view mark) { return jinja.find(mark) != jinja.npos; };
+  if (has("<|im_start|>") && has("<|im_end|>")) return "chatml";
+  if (has("<|start_header_id|>") && has("<|eot_id|>")) return "llama3";
+  if (has("<assistant>") && has("<end_turn>")) return kRolesLayout;
+  return "";
 }
 
 // The content of a Jinja string literal after its opening quote, with escapes resolved.
@@ -288,7 +415,7 @@ std::string jinja_literal(std::string_view text) {
 }
 
 // Builds a template from a prefix, the expression for one message, and the start of an answer.
-std::string joined(std::string_view before, std::string_view message, std::string_view answer) {
+std::string template_of(std::string_view before, std::string_view message, std::string_view answer) {
   return fmt::format(
       "{}{{% for message in messages %}}"
       "{{% if message['role'] not in ['system', 'user', 'assistant'] %}}"
@@ -299,21 +426,63 @@ std::string joined(std::string_view before, std::string_view message, std::strin
 
 }  // namespace
 
+namespace {
+
+// Whether two templates render some typical conversations to the same text.
+bool render_the_same(const JinjaTemplate& a, const JinjaTemplate& b) {
+  const Turn system{ChatRole::system, " S\n"}, user{ChatRole::user, "\nU 1 "},
+      answer{ChatRole::assistant, "A\n"};
+  const std::vector<Conversation> conversations = {
+      {user}, {system, user}, {user, answer, user}, {system, user, answer, user, answer}};
+  for (const Conversation& turns : conversations)
+    for (const bool prompt : {true, false}) {
+      const Json variables = Json::object()
+                                 .set("messages", messages_json(turns))
+                                 .set("bos_token", "<bos>")
+                                 .set("eos_token", "<eos>")
+                                 .set("add_generation_prompt", prompt);
+      if (a.render(variables) != b.render(variables)) return false;
+    }
+  return true;
+}
+
+}  // namespace
+
 std::string layout_of_template(std::string_view jinja) {
-  ChatLayoutText layout{.name = std::string(name_of_template(jinja))};
+  ChatLayoutText layout{.name = std::string(layout_with_marks_of(jinja))};
+  const ChatLayoutText own{.name = std::string(kJinjaLayout), .jinja = std::string(jinja)};
+  if (layout.name.empty()) return own.text();
   if (layout.name == "chatml") {
     layout.bos = jinja.find("bos_token") != jinja.npos;
     layout.default_system = default_system(jinja);
   }
-  return layout.text();
+  std::optional<JinjaTemplate> parsed;
+  try {
+    parsed.emplace(jinja);
+  } catch (const Error&) {
+    return layout.text();
+  }
+  try {
+    return render_the_same(*parsed, JinjaTemplate(jinja_template(layout))) ? layout.text() : own.text();
+  } catch (const Error&) {
+    return own.text();
+  }
+}
+
+std::string layout_summary(std::string_view text) {
+  const ChatLayoutText layout = ChatLayoutText::parse(text);
+  if (layout.name != kJinjaLayout) return std::string(text);
+  return fmt::format("jinja (a template of {} bytes)", layout.jinja.size());
 }
 
 std::string jinja_template(const ChatLayoutText& layout) {
   constexpr std::string_view kBos = "{{ bos_token }}";
+  if (layout.name == kJinjaLayout) return layout.jinja;
   if (layout.name == kRolesLayout)
-    return joined(kBos, "'<' + message['role'] + '>' + message['content'] + '<end_turn>'", "'<assistant>'");
+    return template_of(kBos, "'<' + message['role'] + '>' + message['content'] + '<end_turn>'",
+                       "'<assistant>'");
   if (layout.name == "llama3")
-    return joined(
+    return template_of(
         kBos,
         "'<|start_header_id|>' + message['role'] + '<|end_header_id|>\\n\\n' + message['content'] | trim + "
         "'<|eot_id|>'",
@@ -324,8 +493,9 @@ std::string jinja_template(const ChatLayoutText& layout) {
     before +=
         fmt::format("{{% if not messages or messages[0]['role'] != 'system' %}}{{{{ {} }}}}{{% endif %}}",
                     jinja_literal("<|im_start|>system\n" + layout.default_system + "<|im_end|>\n"));
-  return joined(before, "'<|im_start|>' + message['role'] + '\\n' + message['content'] + '<|im_end|>\\n'",
-                "'<|im_start|>assistant\\n'");
+  return template_of(before,
+                     "'<|im_start|>' + message['role'] + '\\n' + message['content'] + '<|im_end|>\\n'",
+                     "'<|im_start|>assistant\\n'");
 }
 
 }  // namespace thimble

@@ -7,9 +7,11 @@
 //   chatml   for each turn: <|im_start|> "role\n" content <|im_end|> "\n"
 //   llama3   bos, then for each turn:
 //            <|start_header_id|> role <|end_header_id|> "\n\n" content <|eot_id|>
+//   jinja    what the model's own chat template renders (jinja.h)
 //
-// A model file stores the layout as a short text: its name, then "+bos" if chatml begins with bos,
-// then ":TEXT" with the system prompt used for conversations without one.
+// A model file stores the layout as a text: its name, then "+bos" if chatml begins with bos, then
+// ":TEXT" with the system prompt used for conversations without one. For jinja, TEXT is the
+// template.
 //
 // Contents are encoded as plain text: "<end_turn>" typed by a user becomes ten characters.
 #pragma once
@@ -22,6 +24,7 @@
 #include <string_view>
 #include <vector>
 
+#include "tokenizer/jinja.h"
 #include "tokenizer/tokenizer.h"
 
 namespace thimble {
@@ -61,12 +64,14 @@ struct ChatTokens {
 };
 
 inline constexpr std::string_view kRolesLayout = "roles";
+inline constexpr std::string_view kJinjaLayout = "jinja";
 
 // The layout text of a model file, parsed.
 struct ChatLayoutText {
   std::string name;
-  bool bos = false;  // for chatml only; the other layouts always begin with bos
+  bool bos = false;  // for chatml only; roles and llama3 always begin with bos
   std::string default_system = {};
+  std::string jinja = {};  // the template, for jinja only
 
   static ChatLayoutText parse(std::string_view text);
   std::string text() const;
@@ -75,20 +80,29 @@ struct ChatLayoutText {
 
 class ChatLayout {
  public:
-  // Throws if the layout is unknown, or if the tokenizer lacks a token of the layout. The tokenizer
-  // must outlive the layout.
+  // Throws if the layout is unknown, if the tokenizer lacks a token of the layout roles, or if the
+  // template uses a construct outside the subset of jinja.h. The tokenizer must outlive the layout.
   ChatLayout(const Tokenizer& tokenizer, std::string_view text);
   static ChatLayout roles(const Tokenizer& tokenizer) { return {tokenizer, kRolesLayout}; }
 
   const Tokenizer& tokenizer() const { return *tokenizer_; }
   const ChatLayoutText& text() const { return text_; }
+  // Special tokens of the layout that the tokenizer lacks, such as <|im_start|>. They are encoded
+  // as ordinary text.
+  const std::vector<std::string>& missing() const { return missing_; }
+  std::string warning() const;  // a sentence about them; empty if none is missing
+  // Whether a template renders the conversation as a whole: jinja, or a layout with missing tokens.
+  // Then there are no separate parts.
+  bool is_template() const { return kind_ == Kind::jinja; }
 
   // Complete turns, as used in training.
   std::vector<TokenId> conversation(std::span<const Turn> turns) const;
   // The conversation, followed by the beginning of the assistant turn to be generated.
   std::vector<TokenId> prompt(std::span<const Turn> turns) const;
+  // What a template renders. Throws an Error with the field messages if it rejects the turns.
+  std::string rendered(std::span<const Turn> turns, bool with_prompt) const;
 
-  // The parts of those two: start, turns, answer_start.
+  // The parts of those two: start, turns, answer_start. Not for templates.
   std::span<const TokenId> start() const { return start_; }  // bos, or empty
   std::vector<TokenId> turn(const Turn& turn) const;
   std::span<const TokenId> answer_start() const { return answer_start_; }
@@ -98,8 +112,12 @@ class ChatLayout {
   TokenId end_id() const { return end_; }  // ends every turn; generation stops at it
 
  private:
-  enum class Kind { roles, chatml, llama3 };
+  enum class Kind { roles, chatml, llama3, jinja };
 
+  bool has_tokens(std::span<const std::string_view> names);
+  void use_template(std::string_view jinja);
+  TokenId end_of_rendered_turn() const;
+  std::vector<TokenId> rendered_ids(std::span<const Turn> turns, bool with_prompt) const;
   TokenId special(std::string_view name) const;
   void append_turn(const Turn& turn, std::vector<TokenId>& ids) const;
 
@@ -109,22 +127,27 @@ class ChatLayout {
   ChatTokens roles_ = {};                             // for Kind::roles
   TokenId open_ = -1, close_header_ = -1, end_ = -1;  // for the others; end_: for all
   std::vector<TokenId> start_, newline_, answer_start_;
+  std::optional<JinjaTemplate> template_;  // for Kind::jinja, with the next one
+  std::vector<std::string> control_;       // spellings of control tokens
+  std::vector<std::string> missing_;
 };
 
 // Conversion from and to Jinja chat templates, as in tokenizer_config.json and GGUF files.
 //
 //   model.layout = layout_of_template(template_text);   // "chatml:You are a helpful assistant."
 //   std::string jinja = jinja_template(layout.text());  // renders to the ids of layout.prompt()
-//
-// Templates are recognized by the markers they contain, as in llama.cpp; they are not executed.
-// Tools, and the dates that Llama 3.1 adds before a system prompt, are not supported.
 
-// Returns a ChatLayoutText as text. For an unsupported template this is its common name ("gemma")
-// or "unknown", which the constructor of ChatLayout rejects.
+// Returns a ChatLayoutText as text: a layout above if the template renders conversations to exactly
+// its tokens, otherwise jinja with the template. A template outside the subset of jinja.h that
+// contains the marks of chatml or llama3 is read as that layout.
 std::string layout_of_template(std::string_view jinja);
 
 // The template uses `messages`, `bos_token` and `add_generation_prompt`, as Transformers and
-// llama.cpp define them. It is a single line, so the treatment of blank lines does not matter.
+// llama.cpp define them. It is a single line, so the treatment of blank lines does not matter,
+// unless it is the model's own.
 std::string jinja_template(const ChatLayoutText& layout);
+
+// The layout of a model file for people: "chatml", or "jinja (a template of 2,507 bytes)".
+std::string layout_summary(std::string_view text);
 
 }  // namespace thimble

@@ -60,6 +60,7 @@ void Tokenizer::prefer(const SpecialIds& ids) {
     if (member == &SpecialIds::eos && ids.eos == special_.bos && !special_.eos) continue;
     special_.*member = ids.*member;
   }
+  if (!ids.more_ends.empty()) special_.more_ends = ids.more_ends;
 }
 
 bool Tokenizer::adds_bos() const {

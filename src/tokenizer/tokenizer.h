@@ -40,6 +40,7 @@ enum class TokenType : std::int8_t {
 
 struct SpecialIds {
   std::optional<TokenId> bos, eos, unk, pad;
+  std::vector<TokenId> more_ends = {};  // other ids at which the model's config ends a text
 };
 
 struct EncodeOptions {

@@ -4,12 +4,13 @@
 #include "formats/sample_folders.h"
 #include "support/message_of.h"
 #include "support/temp_folder.h"
+#include "tokenizer/chat_layout.h"
 #include "tokenizer/tokenizer_json.h"
 
 namespace thimble {
 namespace {
 
-constexpr const char* kChatml = "{{ '<|im_start|>' + role + '\\n' + content + '<|im_end|>\\n' }}";
+const std::string kChatml = jinja_template({.name = "chatml"});
 
 class ChatLayoutFile : public testing::Test {
  protected:
@@ -35,18 +36,46 @@ TEST_F(ChatLayoutFile, IsReadFromTheTemplateOfAHuggingFaceFolder) {
   write_config(Json::array({Json::object().set("name", "tool_use").set("template", "[INST]"),
                             Json::object().set("name", "default").set("template", kChatml)}));
   EXPECT_EQ(layout(), "chatml");
-  folder_.write("chat_template.jinja", "{{ '<|start_header_id|>' }}{{ '<|eot_id|>' }}");
+  folder_.write("chat_template.jinja", jinja_template({.name = "llama3"}));
   EXPECT_EQ(layout(), "llama3") << "chat_template.jinja takes precedence";
 }
 
-TEST_F(ChatLayoutFile, UnknownLayoutIsRejectedByNameOnlyWhenUsed) {
-  write_config("{{ '<start_of_turn>' + role + content + '<end_of_turn>' }}");
+TEST_F(ChatLayoutFile, AnotherTemplateIsKeptAndRendered) {
+  write_config("{% for m in messages %}[{{ m.role }}]{{ m.content }}{{ eos_token }}{% endfor %}");
   const ModelFile file = open_model(folder_.path());
   const auto tokenizer = make_bytes_tokenizer({"<|im_start|>", "<|im_end|>"});
-  EXPECT_EQ(message_of([&] { open_chat_layout(file, *tokenizer); }),
-            "expected the chat layout roles, chatml or llama3, found 'gemma'");
+  tokenizer->prefer({.bos = {}, .eos = tokenizer->id_of("<|im_end|>"), .unk = {}, .pad = {}});
+  const ChatLayout layout = open_chat_layout(file, *tokenizer);
+  EXPECT_EQ(layout.text().name, "jinja");
+  EXPECT_EQ(tokenizer->decode(layout.prompt(Conversation{{ChatRole::user, "U"}}), {.keep_special = true}),
+            "[user]U<|im_end|>");
+  EXPECT_EQ(layout.end_id(), tokenizer->id_of("<|im_end|>"));
   EXPECT_EQ(open_chat_layout(file, *tokenizer, "chatml").text().name, "chatml")
       << "the caller can override the layout";
+  EXPECT_EQ(
+      message_of([&] { open_chat_layout(file, *tokenizer, "llama3"); }),
+      "the tokenizer has no special token <|start_header_id|>, <|end_header_id|>, <|eot_id|>, which the "
+      "chat layout llama3 requires");
+}
+
+TEST_F(ChatLayoutFile, ATemplateOutsideTheSubsetIsRejectedOnlyWhenUsed) {
+  write_config("a\n{% include 'b' %}");
+  const ModelFile file = open_model(folder_.path());
+  EXPECT_EQ(message_of([&] { open_chat_layout(file, *load_tokenizer("bytes")); }),
+            "chat_template line 2: the statement 'include' is not supported");
+}
+
+TEST_F(ChatLayoutFile, TheEndsOfTheGenerationConfigAreKept) {
+  const auto tokenizer = make_bytes_tokenizer({"<bos>", "</s>", "<|stop|>", "<|halt|>"});
+  folder_.write("tokenizer.json", tokenizer->serialized());
+  folder_.write("generation_config.json",
+                fmt::format("{{\"eos_token_id\": [{}, {}]}}", *tokenizer->id_of("<|stop|>"),
+                            *tokenizer->id_of("<|halt|>")));
+  write_config("{% for m in messages %}{{ m.content }}{% endfor %}");
+  ModelFile file = open_model(folder_.path());
+  file.config.model.vocab_size = tokenizer->vocab_size();
+  EXPECT_EQ(open_tokenizer(file)->special().more_ends,
+            (std::vector<TokenId>{*tokenizer->id_of("<|stop|>"), *tokenizer->id_of("<|halt|>")}));
 }
 
 TEST_F(ChatLayoutFile, MissingLayoutIsAnErrorWithAHint) {

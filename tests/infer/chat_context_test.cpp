@@ -210,5 +210,29 @@ TEST_P(EveryContext, WorksForOtherLayouts) {
   }
 }
 
+// A template is rendered as a whole, again for every turn that is dropped.
+TEST_P(EveryContext, ATemplateIsTruncatedLikeItsLayout) {
+  const std::int64_t C = GetParam();
+  const auto tokenizer = bytes_for_chats();
+  const ChatLayout roles = ChatLayout::roles(*tokenizer);
+  const ChatLayout rendered(*tokenizer, "jinja:" + jinja_template(roles.text()));
+  ASSERT_TRUE(rendered.is_template());
+  Rng rng(static_cast<std::uint64_t>(C) + 2);
+  for (int i = 0; i < 30; ++i) {
+    const Conversation turns = random_conversation(rng, static_cast<std::uint64_t>(C));
+    FittedPrompt expected;
+    try {
+      expected = fit_prompt(roles, turns, C);
+    } catch (const Error& error) {
+      EXPECT_EQ(message_of([&] { fit_prompt(rendered, turns, C); }), error.what());
+      continue;
+    }
+    const FittedPrompt found = fit_prompt(rendered, turns, C);
+    EXPECT_EQ(found.ids, expected.ids);
+    EXPECT_EQ(found.answer_tokens, expected.answer_tokens);
+    EXPECT_EQ(found.tokens_dropped, expected.tokens_dropped);
+  }
+}
+
 }  // namespace
 }  // namespace thimble

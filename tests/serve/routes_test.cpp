@@ -96,6 +96,30 @@ TEST(Routes, TokenizeAndDetokenize) {
   EXPECT_EQ(prompt.at("tokens").size(), 9u);  // the user's "<bos>" is five characters, not a token
 }
 
+TEST(Routes, ApplyTemplateRendersTheModelsTemplate) {
+  TestServer server({.layout =
+                         "jinja:{% for m in messages %}\n"
+                         "{% if m.role == 'system' %}{{ raise_exception('no system messages') }}{% endif %}\n"
+                         "<user>{{ m.content | trim }}<end_turn>\n"
+                         "{% endfor %}{% if add_generation_prompt %}<assistant>{% endif %}"});
+  const auto apply = [&](const std::string& role) {
+    return post(
+        server.port(), "/apply-template",
+        R"({"messages":[{"role":")" + role + R"(","content":" <bos> "},{"role":"user","content":"B"}]})");
+  };
+  const Json prompt = apply("user").json();
+  EXPECT_EQ(prompt.at("prompt").as_string(), "<user><bos><end_turn>\n<user>B<end_turn>\n<assistant>");
+  EXPECT_EQ(prompt.at("tokens").size(), 13u);  // the user's "<bos>" is five characters, not a token
+  const Json error = apply("system").json().at("error");
+  EXPECT_EQ(error.at("code").as_int(), 400);
+  EXPECT_EQ(error.at("param").as_string(), "messages");
+  EXPECT_EQ(post(server.port(), "/v1/chat/completions",
+                 R"({"max_tokens":4,"messages":[{"role":"user","content":"A"}]})")
+                .status,
+            200);
+  EXPECT_EQ(get(server.port(), "/props").json().at("chat_layout").as_string(), "jinja");
+}
+
 TEST(Microgpt, AnswersLikeTheOriginalServer) {
   TestServer server;
   const auto generate = [&](const std::string& body) {

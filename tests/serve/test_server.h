@@ -20,6 +20,7 @@ struct TestServerOptions {
   ServerOptions server = {};
   std::int64_t context = 256;
   bool chats = true;
+  std::string layout = "roles";
   bool runs = true;  // false: the decode loop starts when run() is called
 };
 
@@ -36,7 +37,7 @@ class TestServer {
     model_ = small_model(context_, tokenizer_->vocab_size(), options.context, "llama");
     ServedModel served{
         .name = "small", .config = model_->config(), .tokenizer = tokenizer_.get(), .created = 1};
-    if (options.chats) served.layout.emplace(*tokenizer_, "roles");
+    if (options.chats) served.layout.emplace(*tokenizer_, options.layout);
     options.server.service.access_log = [this](const std::string& line) {
       const std::lock_guard lock(mutex_);
       log_.push_back(line);

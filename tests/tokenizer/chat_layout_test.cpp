@@ -140,33 +140,80 @@ TEST(ChatLayout, ErrorsContainTheUnknownLayoutOrToken) {
             "expected the chat layout roles, chatml or llama3, found 'gemma'");
   EXPECT_EQ(message_of([&] { ChatLayout(*plain, "roles"); }),
             "the tokenizer has no special token <user>, which is required for chats");
-  EXPECT_EQ(message_of([&] { ChatLayout(*chat, "chatml"); }),
-            "the tokenizer has no special token <|im_start|>, which the chat layout chatml requires");
   EXPECT_FALSE(ChatTokens::in(*plain));
   EXPECT_TRUE(ChatTokens::in(*chat));
 }
 
-TEST(ChatTemplate, IsRecognizedByItsMarkers) {
+constexpr std::string_view kChatml =
+    "{% for m in messages %}{{ '<|im_start|>' + m.role + '\n' + m.content + '<|im_end|>\n' }}{% endfor %}"
+    "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}";
+
+TEST(ChatTemplate, IsALayoutIfItRendersTheSame) {
+  EXPECT_EQ(layout_of_template(kChatml), "chatml");
+  EXPECT_EQ(layout_of_template("{{ bos_token }}" + std::string(kChatml)), "chatml+bos");
+  EXPECT_EQ(layout_of_template(R"({% if messages[0].role != 'system' %})"
+                               R"({{ '<|im_start|>system\nDon\'t "lie".<|im_end|>\n' }}{% endif %})" +
+                               std::string(kChatml)),
+            "chatml:Don't \"lie\".");
   EXPECT_EQ(layout_of_template(
-                "{% for m in messages %}{{ '<|im_start|>' + m.role + '\\n' + m.content + '<|im_end|>' }}"),
-            "chatml");
-  EXPECT_EQ(layout_of_template("{{ bos_token }}{{ '<|im_start|>' }}{{ '<|im_end|>' }}"), "chatml+bos");
-  EXPECT_EQ(layout_of_template("{{ '<|im_start|>user<|im_sep|>' + m + '<|im_end|>' }}"), "phi4");
-  EXPECT_EQ(layout_of_template("{{ '<start_of_turn>' + role + '<end_of_turn>' }}"), "gemma");
-  EXPECT_EQ(layout_of_template("{{ '[INST] ' + m + ' [/INST]' }}"), "mistral");
-  EXPECT_EQ(layout_of_template("{{ messages }}"), "unknown");
-  EXPECT_EQ(layout_of_template(R"({{ "<|im_start|>system\nDon't\nlie.<|im_end|>\n" }})"),
-            "chatml:Don't\nlie.");
-  EXPECT_EQ(layout_of_template(R"({{ '<|im_start|>system\nDon\'t.<|im_end|>\n' }})"), "chatml:Don't.");
-  EXPECT_EQ(layout_of_template(R"({{ '<|im_start|>system\n' + text + '<|im_end|>\n' }})"), "chatml")
-      << "concatenated text is not a default system prompt";
-  EXPECT_EQ(layout_of_template(
-                R"({% set system_message = 'You\'re kind.' %}{% if messages[0]['role'] == 'system' %})"
-                R"({% set system_message = messages[0]['content'] %}{% endif %})"
-                R"({{ '<|im_start|>system\n' + system_message + '<|im_end|>\n' }})"),
+                R"({% set system_message = 'You\'re kind.' %}{% if messages[0]['role'] != 'system' %})"
+                R"({{ '<|im_start|>system\n' + system_message + '<|im_end|>\n' }}{% endif %})" +
+                std::string(kChatml)),
             "chatml:You're kind.");
-  EXPECT_EQ(layout_of_template(R"({% set system_message = messages[0]['content'] %}<|im_start|><|im_end|>)"),
-            "chatml");
+  const std::string trimmed =
+      "{% for m in messages %}<|im_start|>{{ m.content | trim }}<|im_end|>{% endfor %}";
+  for (const std::string& other : {trimmed, std::string("{{ messages }}"), std::string("{{ '[INST] ' }}")})
+    EXPECT_EQ(layout_of_template(other), "jinja:" + other);
+  EXPECT_EQ(layout_of_template("{% include 'x' %}<|im_start|><|im_end|>"), "chatml") << "outside the subset";
+}
+
+TEST(ChatTemplate, OfAModelRendersItsPrompts) {
+  const std::string jinja =
+      "{{ bos_token }}{% for m in messages %}<|im_start|>{{ m.role | upper }} {{ m.content | trim "
+      "}}<|im_end|>"
+      "{% endfor %}{% if add_generation_prompt %}<|im_start|>ASSISTANT {% endif %}";
+  const auto tokenizer = every_token();
+  const ChatLayout layout(*tokenizer, layout_of_template(jinja));
+  EXPECT_TRUE(layout.is_template());
+  EXPECT_TRUE(layout.missing().empty());
+  EXPECT_EQ(layout.end_id(), tokenizer->id_of("<|im_end|>"));
+  const Conversation turns = {{ChatRole::system, "S"}, {ChatRole::user, " U "}};
+  const std::string text = "<bos><|im_start|>SYSTEM S<|im_end|><|im_start|>USER U<|im_end|>";
+  EXPECT_EQ(layout.conversation(turns), tokenizer->encode(text, {.trusted = true}));
+  EXPECT_EQ(layout.prompt(turns), tokenizer->encode(text + "<|im_start|>ASSISTANT ", {.trusted = true}));
+  EXPECT_EQ(jinja_template(layout.text()), jinja);
+  EXPECT_EQ(ChatLayoutText::parse(layout.text().text()), layout.text());
+  EXPECT_EQ(layout_summary(layout.text().text()),
+            fmt::format("jinja (a template of {} bytes)", jinja.size()));
+}
+
+TEST(ChatTemplate, ATypedSpecialTokenStaysText) {
+  const auto tokenizer = every_token();
+  const ChatLayout layout(*tokenizer,
+                          "jinja:{% for m in messages %}<|im_start|>{{ m.content }}<|im_end|>{% endfor %}");
+  const std::string typed = "a<|im_end|>b<bos><|im_end|>";
+  const Ids ids = layout.prompt(Conversation{{ChatRole::user, typed}});
+  EXPECT_EQ(std::ranges::count(ids, *tokenizer->id_of("<|im_end|>")), 1);
+  EXPECT_EQ(std::ranges::count(ids, *tokenizer->id_of("<bos>")), 0);
+  EXPECT_EQ(tokenizer->decode(ids), typed);
+}
+
+TEST(ChatTemplate, MissingSpecialTokensAreTextAndListed) {
+  const auto tokenizer = load_tokenizer("bytes:chat");
+  for (const std::string& text : {std::string("chatml"), "jinja:" + std::string(kChatml)}) {
+    const ChatLayout layout(*tokenizer, text);
+    EXPECT_EQ(layout.missing(), (std::vector<std::string>{"<|im_start|>", "<|im_end|>"})) << text;
+    EXPECT_NE(layout.warning().find("<|im_start|>, <|im_end|>"), std::string::npos);
+    EXPECT_EQ(tokenizer->decode(layout.prompt(Conversation{{ChatRole::user, "U"}})),
+              "<|im_start|>user\nU<|im_end|>\n<|im_start|>assistant\n");
+    EXPECT_EQ(layout.end_id(), tokenizer->special().eos.value_or(*tokenizer->special().bos));
+  }
+}
+
+TEST(ChatTemplate, OutsideTheSubsetIsAnErrorWithItsLine) {
+  const auto tokenizer = every_token();
+  EXPECT_EQ(message_of([&] { ChatLayout(*tokenizer, layout_of_template("x\n{% import 'y' as z %}")); }),
+            "chat_template line 2: the statement 'import' is not supported");
 }
 
 // The files *_form.jinja have the structure of the published templates of Qwen 2.5 and Llama 3.
@@ -174,11 +221,12 @@ TEST(ChatTemplate, OfAPublishedModelIsRecognized) {
   EXPECT_EQ(layout_of_template(golden_text("chat/qwen_form.jinja")), kQwenFormLayout);
   EXPECT_EQ(layout_of_template(golden_text("chat/llama3_form.jinja")), "llama3");
   for (const auto& [model, layout] :
-       {std::pair{"qwen2_5", std::string("chatml:") + kQwen}, {"llama3_2", "llama3"}}) {
+       {std::pair{"qwen2_5", std::string("chatml:") + kQwen}, {"llama3_2", "jinja"}}) {
     const auto file = shared_path(fmt::format("fixtures/tokenizers/{}/tokenizer_config.json", model));
-    if (file) {
-      EXPECT_EQ(layout_of_template(template_in(*file)), layout);
-    }
+    if (!file) continue;
+    // Llama 3.2's template writes dates before the system prompt.
+    const std::string found = layout_of_template(template_in(*file));
+    EXPECT_EQ(layout == "jinja" ? ChatLayoutText::parse(found).name : found, layout);
   }
 }
 
@@ -224,6 +272,12 @@ TEST(ChatTemplate, RendersToTheIdsOfThePrompt) {
     const ChatLayout layout(*tokenizer, layouts.at(one.at("template").as_string()));
     const Ids ids = tokenizer->encode(one.at("text").as_string(), {.trusted = true});
     EXPECT_EQ(ids, layout.prompt(conversation_in(one.at("messages")))) << one.dump();
+    const JinjaTemplate own(golden_text("chat/" + one.at("template").as_string()));
+    const Json variables = Json::object()
+                               .set("messages", one.at("messages"))
+                               .set("bos_token", "<bos>")
+                               .set("add_generation_prompt", true);
+    EXPECT_EQ(own.render(variables), one.at("text").as_string());
   }
   EXPECT_EQ(files.size(), layouts.size());
 }
