@@ -35,6 +35,7 @@ Command bench_tokenize_command();
 Command tokenizer_train_command();
 Command tokenizer_encode_command();
 Command tokenizer_decode_command();
+Command tokenizer_render_command();
 Command tokenizer_info_command();
 Command data_build_command();
 Command data_info_command();
@@ -64,9 +65,9 @@ std::vector<Command> all_commands() {
   add("measure", {eval_command(), qa_command(), bench_train_command(), bench_prefill_command(),
                   bench_decode_command(), bench_tokenize_command(), bench_command()});
   add("pack and convert", {pack_command(), export_command(), import_command()});
-  add("prepare data",
-      {data_build_command(), data_info_command(), data_sample_command(), tokenizer_train_command(),
-       tokenizer_encode_command(), tokenizer_decode_command(), tokenizer_info_command()});
+  add("prepare data", {data_build_command(), data_info_command(), data_sample_command(),
+                       tokenizer_train_command(), tokenizer_encode_command(), tokenizer_decode_command(),
+                       tokenizer_render_command(), tokenizer_info_command()});
   add("inspect", {inspect_command(), trace_command(), diff_command()});
   add("installation", {doctor_command(), completions_command(), man_command()});
   return commands;

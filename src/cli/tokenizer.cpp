@@ -10,6 +10,7 @@
 #include "base/parallel.h"
 #include "base/signals.h"
 #include "base/table.h"
+#include "base/text.h"
 #include "cli/console.h"
 #include "cli/option.h"
 #include "cli/parse.h"
@@ -18,6 +19,7 @@
 #include "data/encode.h"
 #include "data/records.h"
 #include "tokenizer/bpe_train.h"
+#include "tokenizer/jinja.h"
 #include "tokenizer/sentencepiece.h"
 
 namespace thimble {
@@ -284,6 +286,59 @@ Command tokenizer_decode_command() {
                common::quiet()},
           .examples = {"thimble tokenizer decode tokenizer.json --text \"15496 995\""},
           .run = run_tokenizer_decode};
+}
+
+namespace {
+
+// A line of the input: an object of variables, or an array of messages.
+Json variables_in(std::string_view line, bool generation_prompt) {
+  Json given = parse_json(line, "the variables");
+  Json variables = given.is_array() ? Json::object().set("messages", std::move(given)) : std::move(given);
+  if (!variables.is_object())
+    throw UsageError("expected a JSON object of variables, or an array of messages, in each line");
+  if (!variables.find("add_generation_prompt")) variables.set("add_generation_prompt", generation_prompt);
+  return variables;
+}
+
+int run_tokenizer_render(const Arguments& arguments, Console& console) {
+  constexpr std::uint64_t kMaxTemplateBytes = 1 << 20;
+  const JinjaTemplate chat(read_text_file(arguments.text("TEMPLATE"), kMaxTemplateBytes));
+  Json prompts = Json::array();
+  const auto use = [&](std::string_view line) {
+    if (trim(line).empty()) return;
+    const std::string text = chat.render(variables_in(line, !arguments.flag("no-prompt")));
+    if (console.json())
+      prompts.push(text);
+    else
+      console.print_foreign(text + "\n");
+  };
+  if (arguments.given("text"))
+    use(arguments.text("text"));
+  else
+    for_each_line(*open_byte_stream(arguments.given("FILE") ? arguments.text("FILE") : "-"), use);
+  if (console.json()) console.print_json(Json::object().set("prompts", prompts));
+  return 0;
+}
+
+}  // namespace
+
+Command tokenizer_render_command() {
+  return {
+      .name = "tokenizer render",
+      .summary = "render conversations with a Jinja chat template",
+      .arguments = {{.name = "TEMPLATE", .help = "file with a template, such as chat_template.jinja"},
+                    {.name = "FILE",
+                     .help = "JSON lines: an array of messages, or an object with messages, tools and other "
+                             "variables; default: standard input",
+                     .count = Count::optional}},
+      .options = {{.name = "text", .letter = 't', .value = "JSON", .help = "render this instead of a file"},
+                  {.name = "no-prompt",
+                   .help = "set add_generation_prompt to false unless the input sets it"},
+                  common::json(),
+                  common::quiet()},
+      .examples = {"thimble tokenizer render chat_template.jinja "
+                   "--text '[{\"role\": \"user\", \"content\": \"Hello!\"}]'"},
+      .run = run_tokenizer_render};
 }
 
 namespace {

@@ -136,6 +136,28 @@ TEST(TokenizerDecode, ReportsInvalidIds) {
   EXPECT_EQ(run({"decode", "bytes", "--text", "99999999999"}).exit_code, 1);
 }
 
+TEST(TokenizerRender, RendersMessagesWithATemplate) {
+  const TempFolder folder;
+  const std::string chat = folder.write("chat.jinja",
+                                        "{% for m in messages %}<{{ m.role }}>{{ m.content }}\n{% endfor %}\n"
+                                        "{% if add_generation_prompt %}<answer>{% endif %}");
+  const std::string message = R"([{"role": "user", "content": "Grüße"}])";
+  const auto render = [&](std::vector<std::string> more) {
+    more.insert(more.begin(), {"tokenizer", "render", chat});
+    return run_binary({.arguments = std::move(more), .input = message + "\n" + R"({"messages": []})" + "\n"});
+  };
+  EXPECT_EQ(render({"--text", message}).out, "<user>Grüße\n<answer>\n");
+  EXPECT_EQ(render({"--text", message, "--no-prompt"}).out, "<user>Grüße\n\n");
+  EXPECT_EQ(parse_json(render({"--json"}).out, "stdout").at("prompts"),
+            Json::array({"<user>Grüße\n<answer>", "<answer>"}));
+  EXPECT_EQ(render({"--text", "7"}).exit_code, 2);
+  folder.write("chat.jinja", "\n{% include 'x' %}");
+  const RunResult bad = render({"--text", message});
+  EXPECT_EQ(bad.exit_code, 1);
+  EXPECT_NE(bad.err.find("chat_template line 2: the statement 'include' is not supported"), std::string::npos)
+      << bad;
+}
+
 TEST(TokenizerInfo, ReportsInvalidFiles) {
   TempFolder folder;
   const RunResult bad = run({"info", folder.write("t.json", "{\"model\": {}}").string()});
