@@ -36,6 +36,24 @@ TEST(ExportModel, MeasuresTheRoundingErrorOfEveryType) {
   EXPECT_TRUE(report.folded.empty());
 }
 
+// A mix has several types of matrices; the tolerance is measured with the same ones. Rows of 64
+// numbers have other types than rows of 256.
+TEST(ExportModel, MeasuresTheRoundingErrorOfMixes) {
+  const TempFolder folder;
+  for (const bool tied : {false, true}) {
+    const ModelFile model =
+        small_export("llama", {"mlp_hidden=256", tied ? "tie_embeddings=true" : "tie_embeddings=false"});
+    double before = 0;
+    for (const GgufType type : {GgufType::q6_k, GgufType::q5_k, GgufType::q4_k}) {
+      const std::string name = gguf_export_name(type) + (tied ? "-tied" : "");
+      const ExportReport report = exported(model, folder / name, type);
+      EXPECT_GT(report.difference, before) << name;
+      EXPECT_NEAR(report.tolerance, 2 * report.difference + kExactDifference, 1e-6) << name;
+      before = report.difference;
+    }
+  }
+}
+
 TEST(ExportModel, ToleranceIsMeasuredWithoutADroppedSoftcap) {
   const TempFolder folder;
   PosixFileOps ops;

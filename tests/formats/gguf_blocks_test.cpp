@@ -97,12 +97,12 @@ void put(Bytes& bytes, std::size_t at, std::initializer_list<unsigned> values) {
   for (const unsigned value : values) bytes[at++] = static_cast<std::byte>(value);
 }
 
-// Scales 1, 2, 3, 4, 17, 34, 51, 63 and minimums 5, 6, 7, 8, 18, 35, 52, 62, packed by hand.
+// Scales 1, 2, 3, 4, 17, 34, 51, 63 and minimums 5, 6, 7, 8, 35, 18, 62, 52, packed by hand.
 void put_packed_scales(Bytes& bytes, std::size_t at) {
-  put(bytes, at, {0x41, 0x82, 0xC3, 0xC4, 0x45, 0x86, 0xC7, 0xC8, 0x21, 0x32, 0x43, 0xEF});
+  put(bytes, at, {0x41, 0x82, 0xC3, 0xC4, 0x85, 0x46, 0xC7, 0xC8, 0x31, 0x22, 0xE3, 0x4F});
 }
 constexpr std::array<float, 8> kScales = {1, 2, 3, 4, 17, 34, 51, 63};
-constexpr std::array<float, 8> kMins = {5, 6, 7, 8, 18, 35, 52, 62};
+constexpr std::array<float, 8> kMins = {5, 6, 7, 8, 35, 18, 62, 52};
 
 TEST(GgufBlocks, Q4KAndQ5KHaveTheValuesOfABlockMadeByHand) {
   Bytes q4(144), q5(176);
