@@ -111,6 +111,8 @@ void Sequence::read_prompt(Event& event) {
 }
 
 void Sequence::choose(std::span<const float> logits, Event& event) {
+  if (constrained_ && constrained_->complete())  // only the empty text is allowed
+    return end(FinishReason::stop, event);
   const std::vector<TokenId>& ends = request_->stop_ids;
   const bool too_early = usage_.generated_tokens < request_->min_tokens;
   const std::span<const TokenId> banned = too_early ? std::span(ends) : std::span<const TokenId>();

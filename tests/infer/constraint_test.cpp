@@ -169,6 +169,12 @@ TEST_F(ConstrainedGeneration, EndsWithStopAtALimitWithLengthAndAtAStopString) {
   complete.stop_strings = {"0", "1", "2", "3", "4", "5", "6", "7", "8", "9"};
   EXPECT_EQ(generate(batcher, complete).at(0).text, "");
 
+  Request empty = request(compiler, *tokenizer, {.kind = ConstraintKind::regex, .text = ""}, 1);
+  empty.min_tokens = 1;
+  sample = generate(batcher, empty).at(0);
+  EXPECT_EQ(sample.finish, FinishReason::stop);
+  EXPECT_TRUE(sample.tokens.empty());
+
   // Without stop ids, and with a minimum length that the constraint does not allow.
   Request endless = request(compiler, *tokenizer, digits, 1);
   endless.stop_ids.clear();
