@@ -50,6 +50,16 @@ TEST(ExpectedLoss, AnEstimatedDifficultyWidensTheRange) {
   EXPECT_LT(expected_loss(estimated).low, expected_loss(kBook).low);
 }
 
+TEST(ExpectedLoss, IsLessCertainFarFromTheFittedTexts) {
+  const auto relative_range = [](double bytes) {
+    const ExpectedLoss loss =
+        expected_loss({.parameters = 2e6, .bytes_read = bytes, .different_bytes = bytes, .difficulty = 2.4});
+    return (loss.high - loss.low) / loss.bits_per_byte;
+  };
+  EXPECT_GT(relative_range(1e5), relative_range(1e6));
+  EXPECT_GT(relative_range(1e8), relative_range(1e6));
+}
+
 // Runs that the constants were not fitted to: 6 x 256 and 4 x 128, vocabulary 4,096, one H200, with
 // the difficulty that the reference model has on each text. docs/lab/2026-11-scaling.md
 TEST(ExpectedLoss, IsWithinFivePercentOfRunsOnOtherTexts) {
