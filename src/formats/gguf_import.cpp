@@ -270,9 +270,11 @@ WeightFormat format_of_type(GgufType type) {
 void check_fits_f16(const GgufFile& file, const GgufEntry& entry, std::span<const float> values) {
   if (entry.type == GgufType::f16) return;
   constexpr float kLargest = 65504;
-  for (const float value : values)
-    check(std::abs(value) <= kLargest, "{}: tensor {} of type {} has the value {}, expected at most {}",
-          file.name(), quoted_name(entry.name), info_of(entry.type).name, value, kLargest);
+  const auto found =
+      std::ranges::find_if_not(values, [](float value) { return std::abs(value) <= kLargest; });
+  if (found == values.end()) return;
+  fail("{}: tensor {} of type {} has the value {}, expected at most {}", file.name(), quoted_name(entry.name),
+       info_of(entry.type).name, *found, kLargest);
 }
 
 std::shared_ptr<const StoredWeights> Importer::read_stored(const ModelConfig& config) {
