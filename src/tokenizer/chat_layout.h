@@ -147,7 +147,7 @@ std::string layout_of_template(std::string_view jinja);
 // unless it is the model's own.
 std::string jinja_template(const ChatLayoutText& layout);
 
-// The layout of a model file for people: "chatml", or "jinja (a template of 2,507 bytes)".
+// The layout of a model file for people: "chatml", or "jinja (a template of 2507 bytes)".
 std::string layout_summary(std::string_view text);
 
 }  // namespace thimble

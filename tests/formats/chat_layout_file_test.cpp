@@ -65,19 +65,6 @@ TEST_F(ChatLayoutFile, ATemplateOutsideTheSubsetIsRejectedOnlyWhenUsed) {
             "chat_template line 2: the statement 'include' is not supported");
 }
 
-TEST_F(ChatLayoutFile, TheEndsOfTheGenerationConfigAreKept) {
-  const auto tokenizer = make_bytes_tokenizer({"<bos>", "</s>", "<|stop|>", "<|halt|>"});
-  folder_.write("tokenizer.json", tokenizer->serialized());
-  folder_.write("generation_config.json",
-                fmt::format("{{\"eos_token_id\": [{}, {}]}}", *tokenizer->id_of("<|stop|>"),
-                            *tokenizer->id_of("<|halt|>")));
-  write_config("{% for m in messages %}{{ m.content }}{% endfor %}");
-  ModelFile file = open_model(folder_.path());
-  file.config.model.vocab_size = tokenizer->vocab_size();
-  EXPECT_EQ(open_tokenizer(file)->special().more_ends,
-            (std::vector<TokenId>{*tokenizer->id_of("<|stop|>"), *tokenizer->id_of("<|halt|>")}));
-}
-
 TEST_F(ChatLayoutFile, MissingLayoutIsAnErrorWithAHint) {
   const ModelFile file = open_model(folder_.path());
   const auto tokenizer = load_tokenizer("bytes:chat");

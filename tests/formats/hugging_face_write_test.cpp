@@ -149,6 +149,21 @@ TEST(HuggingFaceWrite, ChatModelsEndWithTheEndOfTurn) {
             Json::object().set("bos_token", "<bos>").set("eos_token", "<end_turn>"));
 }
 
+// A template may write eos_token, so that stays the one of tokenizer_config.json.
+TEST(HuggingFaceWrite, AModelWithItsOwnTemplateEndsAtEveryListedEos) {
+  const TempFolder folder;
+  write(folder / "out", chat_model("qwen3"));
+  folder.write("out/chat_template.jinja",
+               "{% for m in messages %}{{ m.content }}{{ eos_token }}{% endfor %}");
+  folder.write("out/generation_config.json", R"({"eos_token_id": [0, 3, 2, 100000]})");
+  const ModelFile model = open_model(folder / "out");
+  EXPECT_EQ(ChatLayoutText::parse(model.layout).name, "jinja");
+  const auto tokenizer = open_tokenizer(model);
+  EXPECT_EQ(tokenizer->special().eos, 3);
+  EXPECT_EQ(tokenizer->special().more_ends, (std::vector<TokenId>{0, 3, 2}));
+  EXPECT_EQ(ChatLayout(*tokenizer, model.layout).end_id(), 3);
+}
+
 TEST(HuggingFaceWrite, TextModelsEndWithBos) {
   const TempFolder folder;
   ModelConfig config = small("llama");
