@@ -6,9 +6,15 @@
 # thimble_harden(TARGET): TARGET is a library, program or plugin of thimble. The options are
 # PRIVATE, so programs that link the libraries choose their own.
 function(thimble_harden target)
+  get_target_property(type ${target} TYPE)
+  # The static libraries are linked into libthimble.so as well as into programs. Without semantic
+  # interposition, -fPIC inlines as much as -fPIE.
+  set(shared -fPIC -fno-semantic-interposition)
   if(THIMBLE_SANITIZE OR THIMBLE_FUZZ)
+    target_compile_options(${target} PRIVATE ${shared})
     return()
   endif()
+  target_compile_options(${target} PRIVATE "$<$<NOT:$<CONFIG:Release>>:${shared}>")
   set(compile
       -U_FORTIFY_SOURCE -D_FORTIFY_SOURCE=3  # libc calls that overrun an array abort; an older libc supports only 2
       -fstack-protector-strong -fstack-clash-protection
@@ -18,11 +24,10 @@ function(thimble_harden target)
     list(APPEND compile -fcf-protection)
   endif()
   set(link -Wl,-z,relro -Wl,-z,now -Wl,-z,noexecstack)
-  get_target_property(type ${target} TYPE)
   if(NOT type STREQUAL "MODULE_LIBRARY")
-    # Debian's compilers do so by default. Not POSITION_INDEPENDENT_CODE: for a static library that
-    # means -fPIC, whose functions can be interposed and are therefore never inlined.
-    list(APPEND compile -fPIE)
+    list(APPEND compile ${shared})
+  endif()
+  if(type STREQUAL "EXECUTABLE")
     list(APPEND link -pie)
   endif()
   # Files compiled by nvcc are excluded: they launch kernels and parse nothing.

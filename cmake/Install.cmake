@@ -37,7 +37,7 @@ endfunction()
 # thimble::base ... thimble::serve, and thimble::thimble, which is all of them.
 function(thimble_install_libraries)
   get_property(libraries GLOBAL PROPERTY THIMBLE_LIBRARIES)
-  list(REMOVE_ITEM libraries thimble_cli)  # contains only the commands
+  list(REMOVE_ITEM libraries thimble_cli thimble_c)  # contain only commands, and what libthimble.so exports
   foreach(library IN LISTS libraries)
     string(REPLACE thimble_ "" name ${library})
     set_target_properties(${library} PROPERTIES EXPORT_NAME ${name})
@@ -45,6 +45,9 @@ function(thimble_install_libraries)
   add_library(thimble_all INTERFACE)
   set_target_properties(thimble_all PROPERTIES EXPORT_NAME thimble)
   target_link_libraries(thimble_all INTERFACE ${libraries})
+  set_target_properties(thimble_shared PROPERTIES INSTALL_RPATH "$ORIGIN")
+  install(TARGETS thimble_shared LIBRARY DESTINATION "${CMAKE_INSTALL_LIBDIR}" COMPONENT development)
+  install(FILES include/thimble.h DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}" COMPONENT development)
   install(TARGETS ${libraries} thimble_all EXPORT thimble ARCHIVE DESTINATION "${CMAKE_INSTALL_LIBDIR}" COMPONENT development)
   install(DIRECTORY src/ DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}/thimble" COMPONENT development FILES_MATCHING
           PATTERN "*.h" PATTERN cli EXCLUDE PATTERN cuda EXCLUDE PATTERN web EXCLUDE)

@@ -14,12 +14,25 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Beside the binary, then in ../lib.
+// The folder of libthimble.so, if this code runs in it. Empty in a program, whose path dladdr() may
+// not know in full.
+fs::path folder_of_library() {
+  Dl_info info{};
+  if (dladdr(reinterpret_cast<const void*>(&folder_of_library), &info) == 0 || !info.dli_fname) return {};
+  const fs::path file = info.dli_fname;
+  return file.is_absolute() && file.filename().string().starts_with("lib") ? file.parent_path() : fs::path();
+}
+
+// Beside the library or the binary, then in ../lib.
 std::vector<fs::path> candidate_paths(const std::string& file) {
+  std::vector<fs::path> paths;
+  if (const fs::path folder = folder_of_library(); !folder.empty()) paths.push_back(folder / file);
   std::error_code ignored;
   const fs::path folder = fs::read_symlink("/proc/self/exe", ignored).parent_path();
-  if (folder.empty()) return {};  // no /proc: do not search the working directory
-  return {folder / file, folder.parent_path() / "lib" / file};
+  if (folder.empty()) return paths;  // no /proc: do not search the working directory
+  paths.push_back(folder / file);
+  paths.push_back(folder.parent_path() / "lib" / file);
+  return paths;
 }
 
 bool loader_finds(const char* name) {

@@ -12,11 +12,12 @@ namespace {
 // A signal handler can access only static storage.
 volatile std::sig_atomic_t signals_seen = 0;
 volatile std::sig_atomic_t second_exits = 1;
+volatile std::sig_atomic_t may_exit = 1;
 constexpr std::array kSignals = {SIGINT, SIGTERM, SIGHUP};
 std::array<struct sigaction, kSignals.size()> previous;
 
 void on_signal(int signal) {
-  if (signals_seen && second_exits && signal != SIGHUP) _exit(kExitInterrupted);
+  if (signals_seen && second_exits && may_exit && signal != SIGHUP) _exit(kExitInterrupted);
   signals_seen = 1;
 }
 
@@ -41,6 +42,14 @@ Interrupt::~Interrupt() {
 
 bool Interrupt::requested() const {
   return signals_seen != 0;
+}
+
+void Interrupt::request() {
+  signals_seen = 1;
+}
+
+void Interrupt::never_exit() {
+  may_exit = 0;
 }
 
 void Interrupt::forget() {

@@ -40,6 +40,12 @@ class Interrupt {
 
   bool requested() const;
   void forget();
+
+  // As a signal does. May be called by any thread and by signal handlers.
+  static void request();
+  // From now on no signal ends the process: it belongs to another program.
+  static void never_exit();
+
   void throw_if_interrupted() const;
 };
 

@@ -10,6 +10,8 @@
 
 namespace thimble {
 
+struct Capture;
+
 // To add a command, add a .cpp named after its first word and two lines in commands.cpp.
 std::vector<Command> all_commands();
 
@@ -25,6 +27,10 @@ CommandMatch find_command(std::span<const Command> commands, const std::vector<s
 inline constexpr int kExitDone = 0;
 inline constexpr int kExitFailed = 1;
 inline constexpr int kExitUsage = 2;
+
+// Runs a command inside another program. Throws what the command throws, and UsageError for
+// commands that need a terminal or are a program of their own.
+int run_inside(const std::vector<std::string>& words, Capture& capture);
 
 // main() of the binary: runs the command and turns exceptions into messages and exit codes.
 int run_thimble(int argc, char** argv);

@@ -33,10 +33,17 @@ Log log_of(LogLevel least) {
 
 }  // namespace
 
-Console::Console(bool json, bool quiet)
-    : json_(json), quiet_(quiet), log_(log_of(quiet ? LogLevel::warning : LogLevel::info)) {}
+Console::Console(bool json, bool quiet, Capture* capture)
+    : json_(json),
+      quiet_(quiet),
+      capture_(capture),
+      log_(capture ? capture->log : log_of(quiet ? LogLevel::warning : LogLevel::info)) {}
 
 void Console::print(std::string_view text) const {
+  if (capture_) {
+    capture_->output += text;
+    return;
+  }
   // Unbuffered: errors when flushing at exit would be lost.
   const int trouble = write_all(STDOUT_FILENO, text);
   if (trouble == EPIPE) throw BrokenPipe{};
@@ -44,11 +51,14 @@ void Console::print(std::string_view text) const {
 }
 
 void Console::print_foreign(std::string_view text) const {
-  print(safe_for(STDOUT_FILENO, text));
+  print(capture_ ? std::string(text) : safe_for(STDOUT_FILENO, text));
 }
 
 void Console::tell(std::string_view text) const {
-  write_to_stderr(safe_for(STDERR_FILENO, text) + "\n");
+  if (capture_)
+    log_.info("{}", text);
+  else
+    write_to_stderr(safe_for(STDERR_FILENO, text) + "\n");
 }
 
 void Console::print_json(const Json& object) const {
@@ -56,7 +66,7 @@ void Console::print_json(const Json& object) const {
 }
 
 ProgressOutput Console::progress() const {
-  return quiet_ ? ProgressOutput::nowhere() : ProgressOutput::to_stderr();
+  return quiet_ || capture_ ? ProgressOutput::nowhere() : ProgressOutput::to_stderr();
 }
 
 std::string terminal_safe(std::string_view text) {

@@ -11,13 +11,22 @@
 namespace thimble {
 
 class Json;
+class TrainObserver;
 
 // Thrown when the reader of stdout has closed it (`thimble ... | head`). Not an error.
 struct BrokenPipe {};
 
+// Where the output of a command goes that runs inside another program (src/c).
+struct Capture {
+  std::string output;  // instead of stdout
+  Log log;             // instead of stderr
+  TrainObserver* observer = nullptr;
+};
+
 class Console {
  public:
-  Console(bool json, bool quiet);
+  // `capture`: null for stdout and stderr.
+  Console(bool json, bool quiet, Capture* capture = nullptr);
 
   bool json() const { return json_; }       // --json: print one object with print_json()
   void print(std::string_view text) const;  // to stdout, unbuffered; throws Error or BrokenPipe
@@ -27,9 +36,11 @@ class Console {
   void tell(std::string_view text) const;     // a line to stderr, even with --quiet
   const Log& log() const { return log_; }     // to stderr; only warnings with --quiet
   ProgressOutput progress() const;            // to stderr; nothing with --quiet
+  TrainObserver* observer() const { return capture_ ? capture_->observer : nullptr; }
 
  private:
   bool json_, quiet_;
+  Capture* capture_;
   Log log_;
 };
 

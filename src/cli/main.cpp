@@ -125,6 +125,28 @@ int dispatch(Words words, char** argv, std::string& topic) {
   return run_command(*match.command, rest, argv);
 }
 
+}  // namespace
+
+int run_inside(const Words& words, Capture& capture) {
+  if (words.empty()) throw UsageError("the name of a command is missing");
+  const std::vector<Command> commands = all_commands();
+  const CommandMatch match = find_command(commands, words);
+  if (!match.command) throw UsageError(fmt::format("'{}' needs a subcommand", words[0]));
+  const Command& command = *match.command;
+  for (const std::string_view alone : {"chat", "serve", "sweep"})
+    if (command.name == alone)
+      throw UsageError(fmt::format("{} runs only as a program", alone),
+                       Hint{fmt::format("start `thimble {}`", alone)});
+  const Arguments arguments =
+      parse(command, {words.begin() + static_cast<std::ptrdiff_t>(match.words), words.end()});
+  Console console(arguments.takes("json") && arguments.flag("json"),
+                  arguments.takes("quiet") && arguments.flag("quiet"), &capture);
+  apply_threads(arguments, console.log());
+  return command.run(arguments, console);
+}
+
+namespace {
+
 void report(std::string_view message) {
   constexpr std::string_view kStart = "error:";
   std::string text = safe_for(STDERR_FILENO, message);  // it may quote the contents of a file

@@ -85,6 +85,7 @@ TrainWatch::~TrainWatch() = default;
 void TrainWatch::attach(TrainRequest& request) {
   request.samples = arguments_.integer("samples", {.least = 0, .most = kMostSamples});
   request.memorization_tokens = arguments_.integer("memorization", {.least = 0, .most = kMostMemorization});
+  request.observer = console_.observer();
   if (!arguments_.flag("tensorboard")) return;
   tensorboard_ =
       std::make_unique<TensorBoardWriter>(disk_, run_, request.config.optimizer, seconds_since_1970);
