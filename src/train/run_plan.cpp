@@ -229,8 +229,9 @@ double rounded(double value) {
   return std::round(100 * value) / 100;
 }
 
-double planned_decay(double epochs) {
-  return rounded(std::clamp(std::pow(std::max(0.0, epochs - 1) / 15, 1.7), 0.0, 1.0));
+// A model memorizes the sooner, the larger it is for the text.
+double planned_decay(double epochs, double parameters_per_token) {
+  return rounded(std::clamp(0.016 * (epochs - 1) * std::sqrt(parameters_per_token), 0.0, 1.0));
 }
 
 double planned_dropout(double epochs, double parameters_per_token) {
@@ -255,11 +256,11 @@ RunLength choose_length(const PlanFacts& facts, bool keep_recipe, ConfigBuilder&
   settings.derive("val_tokens", validation_cost(facts, config, step_seconds / batch).tokens);
   if (keep_recipe) return length;
   settings.derive("warmup_steps", std::clamp<std::int64_t>(length.steps / 20, 1, 50));
-  const double epochs = length.epochs, parameters = parameters_of(config);
-  const double decay = planned_decay(epochs);
+  const double epochs = length.epochs, per_token = parameters_of(config) / train_tokens(facts, config);
+  const double decay = planned_decay(epochs, per_token);
   settings.derive("weight_decay", decay);
   settings.derive("muon_weight_decay", decay);
-  settings.derive("dropout", planned_dropout(epochs, parameters / train_tokens(facts, config)));
+  settings.derive("dropout", planned_dropout(epochs, per_token));
   if (epochs >= kRepeated && !settings.given("swa_start"))
     settings.derive("ema_decay", planned_average(length.steps));
   return length;

@@ -117,8 +117,9 @@ TEST_F(Edges, DocumentsWithoutText) {
   folder_.write(
       "text.jsonl",
       "{\"text\": \"\"}\n{\"text\": \"the cat sat on the mat, and so on and on\"}\n{\"text\": \"\"}\n");
-  const RunResult built = run_binary({.arguments = {"data", "build", path("text.jsonl"), "--tokenizer",
-                                                    "bytes", "-o", path("set"), "--json"}});
+  const RunResult built =
+      run_binary({.arguments = {"data", "build", path("text.jsonl"), "--tokenizer", "bytes", "-o",
+                                path("set"), "--json", "--val-fraction", "0"}});
   ASSERT_EQ(built.exit_code, 0) << built;
   EXPECT_EQ(parse_json(built.out, "build").at("documents").as_int(), 1);
   EXPECT_EQ(parse_json(built.out, "build").at("dropped").at("empty").as_int(), 2);
