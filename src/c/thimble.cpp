@@ -1,7 +1,6 @@
 // The C interface (include/thimble.h): turns exceptions into statuses and handles into objects.
-#include "thimble.h"
-
 #include <fmt/format.h>
+#include <thimble.h>
 #include <unistd.h>
 
 #include <algorithm>

@@ -336,8 +336,7 @@ Command tokenizer_render_command() {
                    .help = "set add_generation_prompt to false unless the input sets it"},
                   common::json(),
                   common::quiet()},
-      .examples = {"thimble tokenizer render chat_template.jinja "
-                   "--text '[{\"role\": \"user\", \"content\": \"Hello!\"}]'"},
+      .examples = {"thimble tokenizer render chat_template.jinja chats.jsonl"},
       .run = run_tokenizer_render};
 }
 

@@ -464,30 +464,30 @@ class GbnfReader {
   // itself nor contains another atom.
   void find_atoms() {
     std::vector<std::optional<Contents>> known(rules_.size());
-    std::vector<bool> open(rules_.size(), false);
-    for (std::size_t i = 0; i < rules_.size(); ++i) contents_of_rule(i, known, open, 0);
+    std::vector<bool> entered(rules_.size(), false);
+    for (std::size_t i = 0; i < rules_.size(); ++i) contents_of_rule(i, known, entered, 0);
   }
 
   Contents contents_of_rule(std::size_t rule, std::vector<std::optional<Contents>>& known,
-                            std::vector<bool>& open, int depth) {
+                            std::vector<bool>& entered, int depth) {
     if (known[rule]) return *known[rule];
-    if (open[rule] || depth > kMaxRuleDepth) return {.recursive = true};
-    open[rule] = true;
-    Contents contents = contents_of(*rules_[rule].body, known, open, depth + 1);
-    open[rule] = false;
+    if (entered[rule] || depth > kMaxRuleDepth) return {.recursive = true};
+    entered[rule] = true;
+    Contents contents = contents_of(*rules_[rule].body, known, entered, depth + 1);
+    entered[rule] = false;
     if (contents.large_repeat && !contents.recursive && !contents.atom) rules_[rule].atom = true;
     contents.atom |= rules_[rule].atom;
     known[rule] = contents;
     return contents;
   }
 
-  Contents contents_of(std::size_t at, std::vector<std::optional<Contents>>& known, std::vector<bool>& open,
-                       int depth) {
+  Contents contents_of(std::size_t at, std::vector<std::optional<Contents>>& known,
+                       std::vector<bool>& entered, int depth) {
     const GbnfNode& node = nodes_[at];
-    if (node.kind == GbnfNode::Kind::rule) return contents_of_rule(node.rule, known, open, depth);
+    if (node.kind == GbnfNode::Kind::rule) return contents_of_rule(node.rule, known, entered, depth);
     Contents contents{.large_set = node.set.size() >= kLargeSet};
     for (const std::size_t i : node.parts) {
-      const Contents part = contents_of(i, known, open, depth + 1);
+      const Contents part = contents_of(i, known, entered, depth + 1);
       contents.recursive |= part.recursive;
       contents.large_repeat |= part.large_repeat;
       contents.large_set |= part.large_set;

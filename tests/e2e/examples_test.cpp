@@ -44,7 +44,7 @@ TEST_P(Examples, RunTwice) {
 }
 
 std::vector<Example> examples() {
-  return {{.name = "names", .output_file = "run/last.safetensors", .output_text = "\n\n"},
+  return {{.name = "names", .output_file = "run/last.safetensors", .output_text = "what limits this run"},
           {.name = "shakespeare",
            .takes_text = true,
            .output_file = "run/last.safetensors",

@@ -30,7 +30,6 @@ void fuzz_jinja(FuzzBytes bytes) {
     require(chat.render(variables(), small) == text, "rendering twice gives the same text");
   } catch (const Error& error) {
     require(error.field() == "chat_template" || error.field() == "messages", "an error names its field");
-    throw;
   }
 }
 
