@@ -2,18 +2,24 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <array>
+
 #include "base/clock.h"
 #include "base/error.h"
 #include "base/files.h"
 #include "base/json.h"
+#include "base/parallel.h"
 #include "base/signals.h"
 #include "base/table.h"
+#include "base/text.h"
 #include "cli/console.h"
 #include "cli/parse.h"
 #include "cli/train_inputs.h"
 #include "data/data_folder.h"
 #include "data/sources.h"
 #include "data/text_files.h"
+#include "eval/check.h"
 #include "eval/eval_data.h"
 #include "eval/exact.h"
 #include "eval/multiple_choice.h"
@@ -42,6 +48,7 @@ struct EvalData {
     if (!arguments.given("data")) {
       if (arguments.flag("exact") || arguments.flag("multiple-choice"))
         throw UsageError("--data is missing", Hint{"pass a file of questions"});
+      if (arguments.given("check")) throw UsageError("--data is missing", Hint{"pass a file of prompts"});
       if (run.empty())
         throw UsageError(fmt::format("--data is missing, and {} is not a run with data of its own",
                                      arguments.text("MODEL")),
@@ -244,23 +251,137 @@ void multiple_choice(const Measured& m) {
       100 * acc_error, 100 * acc_norm, 100 * acc_norm_error, with_commas(score.total), 100 * score.chance));
 }
 
+CheckOptions check_options_from(const Arguments& arguments) {
+  CheckOptions options{
+      .sampling = {.temperature =
+                       static_cast<float>(arguments.number("temperature", {.least = 0, .most = 100})),
+                   .seed = static_cast<std::uint64_t>(arguments.integer("seed", {.least = 0}))},
+      .samples = static_cast<int>(arguments.integer("samples", {.least = 1, .most = 1000})),
+      .max_tokens = arguments.integer("max-tokens", {.least = 1}),
+      .stops = arguments.list("stop")};
+  if (trim(arguments.text("check")).empty())
+    throw UsageError("--check expects a command, found an empty text");
+  if (options.samples > 1 && options.sampling.temperature == 0)
+    throw UsageError("--samples needs a temperature above 0; at 0 all completions are the same");
+  return options;
+}
+
+// --pass-at 1,10
+std::vector<std::int64_t> pass_at_from(const Arguments& arguments, std::int64_t samples) {
+  std::vector<std::int64_t> values;
+  std::string_view rest = arguments.text("pass-at");
+  for (bool more = true; more;) {
+    const std::size_t comma = rest.find(',');
+    more = comma != rest.npos;
+    const auto k = parse_number<std::int64_t>(rest.substr(0, comma));
+    if (!k || *k < 1 || *k > samples)
+      throw UsageError(fmt::format("--pass-at expects numbers from 1 to --samples ({}), found '{}'", samples,
+                                   rest.substr(0, comma)));
+    values.push_back(*k);
+    rest.remove_prefix(more ? comma + 1 : rest.size());
+  }
+  return values;
+}
+
+CheckLimits check_limits_from(const Arguments& arguments) {
+  return {.seconds = arguments.number("check-seconds", {.least = 0.01, .most = 86400}),
+          .memory_bytes = static_cast<std::uint64_t>(arguments.integer("check-memory", {.least = 1 << 20})),
+          .jobs = max_threads()};
+}
+
+// --check: what is checked and how, known before the model is read.
+struct CheckPlan {
+  CheckOptions options;
+  std::vector<std::int64_t> pass_at;  // values of k
+  CheckLimits limits;
+  std::vector<CheckPrompt> prompts;
+  Checker checker;
+
+  CheckPlan(const Arguments& arguments, const EvalData& data, const Interrupt& interrupt)
+      : options(check_options_from(arguments)),
+        pass_at(pass_at_from(arguments, options.samples)),
+        limits(check_limits_from(arguments)),
+        prompts(read_check_prompts(data.path,
+                                   static_cast<std::uint64_t>(arguments.integer("limit", {.least = 0})))),
+        checker(arguments.text("check"), limits, &interrupt) {}
+};
+
+constexpr std::array kCheckResults = {CheckResult::passed, CheckResult::failed, CheckResult::timed_out,
+                                      CheckResult::out_of_memory};
+
+Json as_json(const CheckScore& score, const CheckPlan& plan) {
+  Json pass = Json::object(), failed = Json::array();
+  for (const std::int64_t k : plan.pass_at) pass.set(std::to_string(k), score.pass_at(k));
+  for (const CheckedCompletion& completion : score.failed)
+    failed.push(Json::object()
+                    .set("prompt", plan.prompts[completion.prompt].where)
+                    .set("completion", completion.text)
+                    .set("result", name_of(completion.outcome.result))
+                    .set("exit_code", completion.outcome.exit_code)
+                    .set("stderr", completion.outcome.error));
+  Json json =
+      Json::object().set("pass_at", pass).set("prompts", plan.prompts.size()).set("samples", score.samples);
+  for (const CheckResult result : kCheckResults) {
+    std::string name(name_of(result));
+    std::ranges::replace(name, ' ', '_');
+    json.set(name, score.count(result));
+  }
+  return json.set("too_long", score.too_long)
+      .set("seed", plan.options.sampling.seed)
+      .set("network", !plan.checker.cuts_network())
+      .set("examples", failed);
+}
+
+void check_completions(const Measured& m, const CheckPlan& plan) {
+  if (!plan.checker.cuts_network())
+    m.console.log().warning(
+        "this system does not let programs give up the network: the command of --check can use it");
+  const CheckScore score = score_checks(m.model, m.tokenizer, plan.prompts, plan.checker, plan.options,
+                                        m.console.progress(), &m.interrupt);
+  if (m.console.json())
+    return m.console.print_json(as_json(score, plan).set("dtype", dtype_name(m.model.dtype())));
+  if (!score.failed.empty()) m.console.print("some completions that did not pass:\n\n");
+  for (const CheckedCompletion& completion : score.failed) {
+    const auto& [result, exit_code, error] = completion.outcome;
+    const std::string_view message = trim(error);  // its last line says what is wrong
+    m.console.print_foreign(
+        fmt::format("  {}, {}{}\n  > {}\n    {}\n\n", plan.prompts[completion.prompt].where, name_of(result),
+                    result == CheckResult::timed_out ? "" : fmt::format(", exit code {}", exit_code),
+                    shortened(completion.text, kShownBytes), message.substr(message.rfind('\n') + 1)));
+  }
+  Table table({"completions", "number"});
+  for (const CheckResult result : kCheckResults)
+    table.row({std::string(name_of(result)), with_commas(score.count(result))});
+  m.console.print(table.text() + "\n");
+  if (score.too_long > 0)
+    m.console.print(fmt::format("{} prompts are longer than the context\n", with_commas(score.too_long)));
+  for (const std::int64_t k : plan.pass_at)
+    m.console.print(fmt::format("pass@{} {:.2f} % (prompts: {}, completions of each: {})\n", k,
+                                100 * score.pass_at(k), with_commas(std::ssize(score.passed)),
+                                score.samples));
+}
+
 void check_together(const Arguments& arguments) {
   const bool exact = arguments.flag("exact"), choice = arguments.flag("multiple-choice");
+  const bool checks = arguments.given("check"), scores = !exact && !choice && !checks;
   const bool llama = arguments.text("protocol") == "llama.cpp";
-  if (exact && choice) throw UsageError("--exact and --multiple-choice cannot be combined");
+  if (exact + choice + checks > 1)
+    throw UsageError("--exact, --multiple-choice and --check cannot be combined");
   const auto only = [&](std::string_view name, bool allowed, std::string_view what) {
     if (arguments.given(name) && !allowed)
       throw UsageError(fmt::format("--{} applies only to {}", name, what));
   };
-  only("limit", exact || choice, "--exact and --multiple-choice");
+  only("limit", !scores, "--exact, --multiple-choice and --check");
   only("show", exact, "--exact");
-  for (std::string_view name : {"context", "val-tokens", "protocol"})
-    only(name, !exact && !choice, "bits per byte");
-  only("stride", !exact && !choice && !llama, "bits per byte with sliding windows");
-  only("scores", !exact && !choice && !llama, "bits per byte with sliding windows");
+  for (std::string_view name : {"context", "val-tokens", "protocol"}) only(name, scores, "bits per byte");
+  only("stride", scores && !llama, "bits per byte with sliding windows");
+  only("scores", scores && !llama, "bits per byte with sliding windows");
   for (std::string_view name : {"documents", "text-field"})
-    only(name, !exact && !choice && !llama && arguments.given("data"), "bits per byte of a text");
-  only("assistant", !choice && !llama && arguments.given("data"), "chats");
+    only(name, scores && !llama && arguments.given("data"), "bits per byte of a text");
+  for (std::string_view name :
+       {"samples", "pass-at", "max-tokens", "stop", "temperature", "seed", "check-seconds", "check-memory"})
+    only(name, checks, "--check");
+  only("assistant", !choice && !checks && !llama && arguments.given("data"), "chats");
 }
 
 int run_eval(const Arguments& arguments, Console& console) {
@@ -283,6 +404,8 @@ int run_eval(const Arguments& arguments, Console& console) {
       console.log().info("reading\n{}", inputs_text(std::span(&source, 1)));
   if (data.is_training_data)
     console.log().warning("the model was trained on this data; leave out --data to score the held-out part");
+  std::optional<CheckPlan> checks;
+  if (arguments.given("check")) checks.emplace(arguments, data, interrupt);
   const ModelFile file = open_model(arguments.path("MODEL"), WeightsAs::stored, console.progress());
   const auto tokenizer = open_tokenizer(file);
   check(tokenizer != nullptr, "{} has no tokenizer, which eval needs", file.path.string());
@@ -293,6 +416,8 @@ int run_eval(const Arguments& arguments, Console& console) {
     exact_answers(measured);
   else if (arguments.flag("multiple-choice"))
     multiple_choice(measured);
+  else if (checks)
+    check_completions(measured, *checks);
   else if (arguments.text("protocol") == "llama.cpp")
     llama_perplexity(measured);
   else
@@ -305,12 +430,13 @@ int run_eval(const Arguments& arguments, Console& console) {
 Command eval_command() {
   return {
       .name = "eval",
-      .summary = "measure bits per byte, perplexity, exact answers or multiple choice",
+      .summary = "measure bits per byte, exact answers, multiple choice or checked completions",
       .arguments = {model_argument()},
       .options =
           {{.name = "data",
             .value = "X",
-            .help = "text, chats or questions in JSONL, or a folder of shards (its validation split)",
+            .help =
+                "text; chats, questions or prompts in JSONL; or a folder of shards (its validation split)",
             .shown_default = "the held-out data of the run"},
            documents_option(),
            text_field_option(),
@@ -336,7 +462,47 @@ Command eval_command() {
            {.name = "multiple-choice",
             .help = "score multiple-choice questions such as HellaSwag (cleaned as in lm-eval), ARC, PIQA "
                     "or BLiMP, zero-shot"},
-           {.name = "limit", .value = "N", .initial = "0", .help = "maximum number of questions; 0: all"},
+           {.name = "check",
+            .value = "CMD",
+            .help = "complete prompts, pass each completion to `/bin/sh -c CMD` on standard input, and count "
+                    "those for which it exits with 0"},
+           {.name = "samples",
+            .letter = 'n',
+            .value = "N",
+            .initial = "1",
+            .help = "with --check: number of completions of each prompt"},
+           {.name = "pass-at",
+            .value = "K,..",
+            .initial = "1",
+            .help = "with --check: print pass@K, the probability that one of K completions passes"},
+           {.name = "max-tokens",
+            .value = "N",
+            .initial = "256",
+            .help = "with --check: maximum length of a completion, in tokens"},
+           {.name = "stop",
+            .value = "TEXT",
+            .help = "with --check: end a completion before this text",
+            .repeated = true},
+           {.name = "temperature",
+            .value = "F",
+            .initial = "0.8",
+            .help = "with --check: sampling temperature; 0: always the most probable token"},
+           {.name = "seed",
+            .value = "N",
+            .initial = "1337",
+            .help = "with --check: seed of the random numbers"},
+           {.name = "check-seconds",
+            .value = "F",
+            .initial = "3",
+            .help = "with --check: time limit of a check"},
+           {.name = "check-memory",
+            .value = "BYTES",
+            .initial = "4G",
+            .help = "with --check: limit of the address space of each process of a check"},
+           {.name = "limit",
+            .value = "N",
+            .initial = "0",
+            .help = "maximum number of questions or prompts; 0: all"},
            {.name = "show",
             .value = "N",
             .initial = "0",
@@ -354,10 +520,12 @@ Command eval_command() {
            common::threads(),
            common::json(),
            common::quiet()},
-      .examples = {"thimble eval runs/book", "thimble eval runs/book --data other.txt",
-                   "thimble eval golf.thimble --data shards --stride 64",
-                   "thimble eval runs/chat --data questions.jsonl --exact",
-                   "thimble eval model.thimble --data hellaswag_val.jsonl --multiple-choice"},
+      .examples =
+          {"thimble eval runs/book", "thimble eval runs/book --data other.txt",
+           "thimble eval golf.thimble --data shards --stride 64",
+           "thimble eval runs/chat --data questions.jsonl --exact",
+           "thimble eval model.thimble --data hellaswag_val.jsonl --multiple-choice",
+           "thimble eval model.thimble --data HumanEval.jsonl --check 'python3 -' -n 20 --pass-at 1,10"},
       .run = run_eval};
 }
 

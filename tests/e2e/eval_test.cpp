@@ -227,6 +227,36 @@ TEST_F(EvalCommand, ScoresMultipleChoice) {
   EXPECT_NE(wrong.err.find("bad.jsonl:11: "), std::string::npos) << wrong;
 }
 
+TEST_F(EvalCommand, ChecksCompletionsWithACommand) {
+  train("quick");
+  const std::string file =
+      folder_.write("p.jsonl", "{\"prompt\": \"the cat\"}\n{\"prompt\": \"a\", \"test\": \"exit 1\"}\n")
+          .string();
+  const std::vector<std::string> words = {"--check", "! grep -q exit", "-n", "4",      "--pass-at",
+                                          "1,4",     "--max-tokens",   "5",  "--seed", "3"};
+  const Json score = eval(file, words);
+  EXPECT_EQ(score.at("pass_at").at("1").as_double(), 0.5);
+  EXPECT_EQ(score.at("pass_at").at("4").as_double(), 0.5);
+  EXPECT_EQ(score.at("passed").as_int(), 4);
+  EXPECT_EQ(score.at("failed").as_int(), 4);
+  for (const char* key : {"timed_out", "out_of_memory", "too_long"})
+    EXPECT_EQ(score.at(key).as_int(), 0) << key;
+  EXPECT_EQ(score.at("examples").size(), 1u);
+  EXPECT_EQ(eval(file, words).at("examples").dump(), score.at("examples").dump());
+  EXPECT_NE(run(file, words).out.find("pass@4 50.00 %"), std::string::npos);
+  EXPECT_EQ(run(file, {"--check", "no-such-program-7"}).exit_code, 1);
+  for (const std::vector<std::string>& wrong : {std::vector<std::string>{"--check", "true", "--exact"},
+                                                {"--check", "true", "--pass-at", "2"},
+                                                {"--check", "true", "--pass-at", "1,,"},
+                                                {"--check", " "},
+                                                {"--check", "true", "-n", "2", "--temperature", "0"},
+                                                {"--check", "true", "--protocol", "golf"},
+                                                {"--samples", "2"}})
+    EXPECT_EQ(run(file, wrong).exit_code, 2) << wrong.back();
+  EXPECT_EQ(run_binary({.arguments = {"eval", path("run"), "--check", "true"}}).exit_code, 2);
+  EXPECT_EQ(run(path("run/data"), {"--check", "true"}).exit_code, 1);
+}
+
 TEST_F(EvalCommand, RejectsOptionsThatCannotBeCombined) {
   for (const std::vector<std::string>& words : {std::vector<std::string>{"--exact", "--multiple-choice"},
                                                 {"--limit", "3"},
