@@ -321,6 +321,26 @@ void print_next(const TrainRequest& request, const TrainResult& result, Console&
                             measured, shell_word(run + ".thimble")));
 }
 
+// Trains to the end. If the machine turns out to be slower than most_seconds allows, the run goes on
+// with fewer steps, as with --resume --steps.
+TrainResult train_in_time(TrainRequest request, Console& console, const Interrupt& interrupt,
+                          const SaveSignal& save_now) {
+  const double started = seconds_now(), most = request.most_seconds;
+  for (;;) {
+    TrainResult result = train(request, console.log(), console.progress(), interrupt, &save_now);
+    if (result.steps_in_time == 0) return result;
+    console.log().warning(
+        "the machine is slower than when its speed was measured: the run ends after {} steps instead of {}, "
+        "to end in time",
+        with_commas(result.steps_in_time), with_commas(request.config.train.steps));
+    request.config.train.steps = result.steps_in_time;
+    request.most_seconds = std::max(most - (seconds_now() - started), 1.0);
+    request.resume = true;
+    request.source_was_named = request.force = false;
+    request.initial_weights = nullptr;
+  }
+}
+
 int run_and_print(TrainRequest request, const ExpectedLoss& expected, const Arguments& arguments,
                   Console& console, const Interrupt& interrupt, const SaveSignal& save_now) {
   std::optional<TrainWatch> watch;  // on rank 0
@@ -329,7 +349,7 @@ int run_and_print(TrainRequest request, const ExpectedLoss& expected, const Argu
     watch.emplace(arguments, request.run, console);
     watch->attach(request);
   });
-  const TrainResult result = train(request, console.log(), console.progress(), interrupt, &save_now);
+  const TrainResult result = train_in_time(request, console, interrupt, save_now);
   if (!watch) return 0;
   print_result(result, watch->finish(), command_to_continue(result, request.run, arguments), expected,
                console);
@@ -545,6 +565,8 @@ int train_in_folder(TrainRequest request, const Start& begin, const Arguments& a
   share_text(ranks, run, "the run's folder");
   request.run = run;
   try {
+    // A part of the run was asked for with --stop-after.
+    if (begin.planner && request.stop_after == 0) request.most_seconds = begin.planner->most_seconds();
     const ExpectedLoss expected = begin.planner ? begin.planner->expected() : ExpectedLoss();
     return run_and_print(std::move(request), expected, arguments, console, interrupt, save_now);
   } catch (const Interrupted&) {

@@ -161,8 +161,8 @@ std::string advice_for(Limit limit, const RunFacts& facts) {
     case Limit::infrastructure:
       return "a faster disk, fewer validations, or a different device";
     case Limit::data:
-      return facts.began_trained ? "more text, fewer steps, or dropout"
-                                 : "more text, a smaller model, or dropout";
+      return facts.began_trained ? "more text, fewer steps, or weight decay"
+                                 : "more text, a smaller model, or weight decay";
     case Limit::optimization:
       break;
   }

@@ -104,8 +104,9 @@ void Reporter::start(const RunContext& run, const BatchLoader& loader, std::int6
   const std::string notice =
       dtype_notice(run.request.config.train.dtype, run.request.device->device(), cpu_features());
   if (!notice.empty()) log_.info("{}", notice);
-  const bool fine_tunes = static_cast<bool>(run.request.initial_weights);
-  if (const std::string warning = data_warning(facts); !fine_tunes && !warning.empty())
+  // A plan already accounts for a small text.
+  const bool expected = run.request.initial_weights || run.request.most_seconds > 0;
+  if (const std::string warning = data_warning(facts); !expected && !warning.empty())
     log_.warning("{}", warning);
   if (!run.data.val)
     log_.warning("no validation data: best.safetensors is not written{}",

@@ -61,7 +61,8 @@ struct RunLength {
 };
 
 // Chooses the number of steps so that training and validation end with the time, and the settings
-// that follow from it: warm-up and validation, and regularization unless `keep_recipe`.
+// that follow from it: validation and early stop, and, unless `keep_recipe`, warm-up and
+// regularization.
 RunLength choose_length(const PlanFacts& facts, bool keep_recipe, ConfigBuilder& settings);
 
 // The loss to expect of a run with these settings, which have a number of steps.
@@ -85,12 +86,14 @@ class RunPlanner {
 
   const std::string& table() const { return table_; }
   const ExpectedLoss& expected() const { return expected_; }
+  // For TrainRequest::most_seconds; 0 if the user chose the length.
+  double most_seconds() const { return most_seconds_; }
 
  private:
   double seconds_left() const;
   void measure_difficulty(const std::shared_ptr<const Tokenizer>& tokenizer);
 
-  double started_, minutes_;
+  double started_, minutes_, most_seconds_ = 0;
   std::shared_ptr<DeviceRuntime> device_;
   ProgressOutput progress_;
   const Interrupt& interrupt_;

@@ -46,6 +46,9 @@ struct TrainRequest {
   // `checkpoint`.
   bool force = false;
   std::int64_t stop_after = 0;                  // steps of this call; 0: run to the end
+  // Stop with TrainResult::steps_in_time once this call would take clearly longer; 0: no limit. For
+  // one rank only: the times of several differ.
+  double most_seconds = 0;
   bool validate_first = true;                   // also validate before the first step
   std::int64_t samples = 0;                     // texts generated at each validation, for the report
   std::int64_t memorization_tokens = 0;         // most tokens sampled to measure memorization; 0: none
@@ -65,6 +68,7 @@ struct TrainResult {
   std::int64_t best_step = -1;
   double epochs = 0;
   double seconds = 0;  // spent in steps, in this call
+  std::int64_t steps_in_time = 0;  // stopped because of most_seconds: so many steps fit; otherwise 0
   double tokens_per_second = 0;
   std::filesystem::path checkpoint;
   std::optional<Diagnosis> diagnosis;

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
 #include <utility>
 
@@ -15,6 +16,7 @@ namespace thimble {
 namespace {
 
 constexpr std::int64_t kSizesEvery = 25;  // steps between two measurements of the update sizes
+constexpr double kLate = 1.15;            // times most_seconds
 
 }  // namespace
 
@@ -82,6 +84,7 @@ TrainResult Trainer::run() {
     reporter_->measure_peak(context_, model_.dtype());
     prime();
     first_validation();
+    if (run_.request.most_seconds > 0) started_ = run_.request.clock();
     try {
       while (!status_) step();
     } catch (const ShardError&) {
@@ -188,6 +191,10 @@ void Trainer::close_step(bool with_validation) {
   if (status_) return;  // diverged
   const StopRequest request = stop_request();
   status_ = status_now(with_validation, request.stop);
+  if (with_validation && !status_) {
+    steps_in_time_ = steps_in_time();
+    if (steps_in_time_ > 0) status_ = RunStatus::stopped;
+  }
   const std::int64_t every = config_.train.checkpoint_every;
   const bool due = every > 0 ? state_.step % every == 0 : with_validation;
   if (improved || due || request.save || status_) save(improved);
@@ -226,6 +233,7 @@ void Trainer::diverge_not_finite(std::int64_t step, const std::string& what) {
 TrainResult Trainer::finish(double wall_seconds) {
   TrainResult result;
   result.status = *status_;
+  result.steps_in_time = steps_in_time_;
   result.steps = state_.step;
   result.tokens = state_.tokens;
   result.weights = averaging_.kind();
@@ -284,6 +292,17 @@ bool Trainer::made_all_steps() const {
 
 bool Trainer::is_out_of_time() const {
   return config_.train.max_seconds > 0 && state_.elapsed_seconds >= config_.train.max_seconds;
+}
+
+std::int64_t Trainer::steps_in_time() const {
+  const double most = run_.request.most_seconds;
+  const std::int64_t made = state_.step - first_step_, left = config_.train.steps - state_.step;
+  if (most <= 0 || made == 0 || left <= 1) return 0;
+  const double taken = run_.request.clock() - started_;
+  const double each = taken / static_cast<double>(made);
+  if (taken + each * static_cast<double>(left) <= kLate * most) return 0;
+  const auto fit = static_cast<std::int64_t>(std::max(most - taken, 0.0) / each);
+  return state_.step + std::clamp<std::int64_t>(fit, 1, left - 1);
 }
 
 std::optional<RunStatus> Trainer::status_now(bool validated, bool stop_requested) const {

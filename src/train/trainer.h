@@ -63,6 +63,7 @@ class Trainer {
   bool begins_with_validation() const;
   bool made_all_steps() const;
   bool is_out_of_time() const;
+  std::int64_t steps_in_time() const;  // see TrainResult; 0: this call is on time
   std::optional<RunStatus> status_now(bool validated, bool stop_requested) const;  // nullopt: continue
   StopRequest stop_request() const;
 
@@ -80,6 +81,8 @@ class Trainer {
   std::optional<Reporter> reporter_;  // set by prepare_folder()
   TrainState state_;
   std::int64_t first_step_ = 0;      // of this call
+  double started_ = 0;               // when run() began to train, by the request's clock
+  std::int64_t steps_in_time_ = 0;   // set when the run is stopped because it is late
   std::optional<RunStatus> status_;  // nullopt while training
   std::string divergence_;           // why it diverged, for the diagnosis; empty: it did not
 };

@@ -223,6 +223,31 @@ TEST_F(Training, ATokenOutsideTheVocabularyEndsTheRunWithASavedState) {
   EXPECT_GE(OpenedCheckpoint(folder_ / "run/last.safetensors").head.state.step, 9);
 }
 
+TEST_F(Training, ARunThatIsTooSlowForItsTimeStopsWithTheStepsThatFit) {
+  const auto every_half_second = [] { return [now = 0.0]() mutable { return now += 0.5; }; };
+  TrainRequest request = this->request("run");
+  request.clock = every_half_second();  // a step takes 1 s, so 20 steps take 20 s
+  request.most_seconds = 30;
+  const TrainResult in_time = run(request);
+  EXPECT_EQ(in_time.status, RunStatus::completed);
+  EXPECT_EQ(in_time.steps_in_time, 0);
+
+  request.run = folder_ / "late";
+  request.clock = every_half_second();
+  request.most_seconds = 12;
+  const TrainResult late = run(request);
+  EXPECT_EQ(late.status, RunStatus::stopped);
+  EXPECT_EQ(late.steps, 6) << "at the first validation";
+  EXPECT_GE(late.steps_in_time, 10);
+  EXPECT_LE(late.steps_in_time, 12);
+  // It ends as if the user had stopped it there and chosen the number of steps.
+  const std::string steps = fmt::format("steps={}", late.steps_in_time);
+  EXPECT_EQ(run(resumed("late", {steps})).steps, late.steps_in_time);
+  run_until(this->request("by-hand"), 6);
+  run(resumed("by-hand", {steps}));
+  EXPECT_EQ(folder_.read("late/last.safetensors"), folder_.read("by-hand/last.safetensors"));
+}
+
 TEST_F(Training, WritingAndReadingCheckpointsShowProgress) {
   const Interrupt interrupt;
   TickingProgress saving, resuming;
