@@ -64,16 +64,17 @@ test('a request contains the conversation and the settings', needs_browser, () =
   await set(page, { temperature: 0, top_p: 0.9, top_k: 5, seed: 3, max_tokens: 9, system: 'Be brief.' });
   await ask(page, 'One?');
   const messages = [{ role: 'system', content: 'Be brief.' }, { role: 'user', content: 'One?' }];
-  assert.deepEqual(JSON.parse(await last_text(page)), { messages, max_tokens: 9, temperature: 0, top_p: 0.9, top_k: 5, seed: 3 });
+  const defaults = { temperature: 0.8, top_k: 0, top_p: 1, min_p: 0, repeat_penalty: 1, presence_penalty: 0, frequency_penalty: 0 };
+  assert.deepEqual(JSON.parse(await last_text(page)), { ...defaults, messages, max_tokens: 9, temperature: 0, top_p: 0.9, top_k: 5, seed: 3 });
   await page.click('#new-chat');
   await page.click('#reset');
+  await page.fill('#schema', '{"type": "object"}');
   await ask(page, 'Two?');
   const { seed, ...rest } = JSON.parse(await last_text(page));
   assert.ok(Number.isInteger(seed), 'without a seed, each request gets a new one');
-  assert.deepEqual(rest, { messages: [{ role: 'user', content: 'Two?' }], max_tokens: 64, temperature: 0.8, top_p: 1, top_k: 0 });
-  assert.deepEqual(await page.locator('#sampling input').evaluateAll((inputs) => inputs.map((input) => input.id)),
-    ['temperature', 'top_k', 'top_p', 'max_tokens', 'seed']);
-  assert.ok(await page.locator('#schema').isHidden());
+  const response_format = { type: 'json_schema', json_schema: { name: 'answer', schema: { type: 'object' } } };
+  assert.deepEqual(rest, { ...defaults, messages: [{ role: 'user', content: 'Two?' }], max_tokens: 64, response_format });
+  for (const [name, value] of Object.entries(defaults)) assert.equal(await page.inputValue(`#${name}`), String(value));
 }));
 
 test('an answer is shown while it is written, and can be stopped', needs_browser, () => on({ endless: true }, {}, async (page) => {

@@ -4,8 +4,6 @@ const backend = {
   context: 0, storage: 'thimble',
   welcome: 'Messages are sent to this server only. The history stays in this browser.',
   hint: "Only changed values are sent. The others are the server's defaults.",
-  settings: ['temperature', 'top_k', 'top_p', 'min_p', 'max_tokens', 'seed', 'repeat_penalty', 'presence_penalty',
-    'frequency_penalty', 'schema'],
 };
 let api_key = load(sessionStorage, 'key', '');
 

@@ -20,7 +20,6 @@ const backend = {
   storage: `thimble.${about?.parts?.['thimble-model']?.digest ?? about?.name}`,
   welcome: `The model runs in this page. ${stays_here}`,
   hint: 'The same seed and settings give the same text again.',
-  settings: ['temperature', 'top_k', 'top_p', 'max_tokens', 'seed'],
 };
 
 const get_file_again = 'Copy or download the file again.';
@@ -125,7 +124,7 @@ function progress_view() {
   return view;
 }
 
-const default_settings = { temperature: 0.8, top_k: 0, top_p: 1 };
+const default_settings = { temperature: 0.8, top_k: 0, top_p: 1, min_p: 0, repeat_penalty: 1, presence_penalty: 0, frequency_penalty: 0 };
 
 async function connect() {
   by_id('notice').hidden = true;
@@ -159,10 +158,8 @@ function shown_text({ text, bytes }) {
 const characters = (text) => [...text].length;
 
 // The events of the server's API. Requests that are made while the model is unpacked wait for it.
-async function* stream(path, { max_tokens, seed = crypto.getRandomValues(new Uint32Array(1))[0], ...body }, signal) {
-  const events = [], chat = path === 'v1/chat/completions';
-  const known = ['messages', 'prompt', 'echo', 'logprobs', ...backend.settings];
-  const chosen = Object.fromEntries(Object.entries({ ...body, max_tokens, seed }).filter(([name, value]) => known.includes(name) && value !== undefined));
+async function* stream(path, { stream_options, ...body }, signal) {
+  const events = [], chat = path === 'v1/chat/completions', seed = crypto.getRandomValues(new Uint32Array(1))[0];
   let offset = 0, wake = () => {}, outcome = null;
   const on_tokens = (tokens, per_second) => {
     const text = tokens.map((token) => token.text).join('');
@@ -173,7 +170,7 @@ async function* stream(path, { max_tokens, seed = crypto.getRandomValues(new Uin
     events.push({ choices: [choice], tokens: tokens.length, timings: { predicted_per_second: per_second || undefined } });
     wake();
   };
-  run({ ...default_settings, ...chosen }, on_tokens, signal)
+  run({ ...default_settings, seed, ...body }, on_tokens, signal)
     .then((result) => { outcome = { result }; }, (error) => { outcome = { error }; }).then(() => wake());
   while (events.length || !outcome) {
     if (events.length) yield events.shift();
