@@ -176,7 +176,7 @@ async function refuses(page, sentence) {
 test('a browser without SIMD, or without WebAssembly, gets a sentence', needs_browser, async () => {
   const lacks = [() => { WebAssembly.validate = () => false; }, () => { delete window.WebAssembly; }];
   for (const lack of lacks)
-    await on({}, { prepare: (page) => page.addInitScript(lack) }, (page) => refuses(page, /^This browser cannot run the model: it lacks WebAssembly with SIMD\./));
+    await on({}, { prepare: (page) => page.addInitScript(lack) }, (page) => refuses(page, /^This browser cannot run the model: it lacks WebAssembly with SIMD and exceptions\./));
 });
 
 test('a damaged file gets a sentence', needs_browser, async () => {

@@ -26,7 +26,7 @@ const get_file_again = 'Copy or download the file again.';
 
 // A sentence for each reason why a model cannot be loaded.
 function sentence({ name, code, message = '', hint }) {
-  if (name === 'RangeError' || code === 'out_of_memory' || /out of memory|could not allocate|allocation failed/i.test(message))
+  if (name === 'RangeError' || code === 'memory' || /out of memory|could not allocate|allocation failed/i.test(message))
     return `There is not enough memory to unpack the model${about ? ` (${bytes_text(about.bytes)})` : ''}. Close other tabs, then reload this page.`;
   const text = [message, hint].filter(Boolean).join('; ');
   const closed = /[.!?]$/.test(text) ? text : `${text}.`;
@@ -35,15 +35,15 @@ function sentence({ name, code, message = '', hint }) {
 
 // ---- the worker
 
-// (module (func (result v128) (i8x16.splat (i32.const 0)) (i8x16.popcnt)))
-const simd_module = new Uint8Array([0, 97, 115, 109, 1, 0, 0, 0, 1, 5, 1, 96, 0, 1, 123, 3, 2, 1, 0, 10, 10, 1, 8, 0, 65, 0, 253, 15, 253, 98, 11]);
+// A module of one function with `try`, `catch_all` and `i8x16.popcnt`: valid only with exceptions and SIMD.
+const probe = new Uint8Array([0, 97, 115, 109, 1, 0, 0, 0, 1, 5, 1, 96, 0, 1, 123, 3, 2, 1, 0, 10, 14, 1, 12, 0, 6, 64, 25, 11, 65, 0, 253, 15, 253, 98, 11]);
 
 // Returns why the model cannot run here, or nothing.
 function obstacle() {
   if (!about?.parts) return `This file is damaged: the description of its model cannot be read. ${get_file_again}`;
   if (!by_id('thimble-end')) return `This file is incomplete: its end is missing. ${get_file_again}`;
-  if (typeof WebAssembly !== 'object' || !WebAssembly.validate(simd_module))
-    return 'This browser cannot run the model: it lacks WebAssembly with SIMD. Use Chrome or Edge 91, Firefox 89, Safari 16.4, or newer.';
+  if (typeof WebAssembly !== 'object' || !WebAssembly.validate(probe))
+    return 'This browser cannot run the model: it lacks WebAssembly with SIMD and exceptions. Use Chrome or Edge 95, Firefox 100, Safari 16.4, or newer.';
   return '';
 }
 
