@@ -33,6 +33,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <optional>
 #include <span>
 #include <string>
@@ -54,8 +55,14 @@ struct Artifact {
 
 bool is_artifact(std::string_view first_bytes);  // needs the first 8 bytes
 
+// Returns the content of part `index` of the weights, for programs that decode parts themselves.
+// Absent: ArtifactPart::content.
+struct ArtifactPart;
+using PartReader = std::function<std::vector<std::byte>(const ArtifactPart& part, std::size_t index)>;
+
 Artifact read_artifact(std::span<const std::byte> bytes, const std::string& name,
-                       WeightsAs as = WeightsAs::floats, const ProgressOutput& progress = {});
+                       WeightsAs as = WeightsAs::floats, const ProgressOutput& progress = {},
+                       const PartReader& reader = {});
 Artifact open_artifact(const std::filesystem::path& path, WeightsAs as = WeightsAs::floats,
                        const ProgressOutput& progress = {});
 
