@@ -372,4 +372,20 @@ std::string write_artifact(const ArtifactHead& head, std::span<const CodedGroup>
   return with_artifact_header(parts);
 }
 
+std::string self_contained_artifact(std::string bytes, const std::string& name) {
+  const auto parts = read_parts(std::as_bytes(std::span(bytes)), name);
+  check(parts.size() >= 2, "{}: expected metadata and tokenizer, found {} parts", name, parts.size());
+  Metadata metadata(text_in(parts[0]), name);
+  if (!metadata.find(kNormalizerKey)) return bytes;
+  const std::string tokenizer = tokenizer_content(parts[1], metadata, name);
+  Json kept = Json::object();
+  for (const auto& [key, value] : metadata.take())
+    if (key != kNormalizerKey && key != kNormalizerDigestKey) kept.set(key, value);
+  std::string whole;
+  append_compressed(kept.dump(), parts[0].codec, {}, whole);
+  append_compressed(tokenizer, Codec::zstd, {}, whole);
+  for (const ArtifactPart& part : std::span(parts).subspan(2)) append_part(part, whole);
+  return with_artifact_header(whole);
+}
+
 }  // namespace thimble

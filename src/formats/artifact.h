@@ -83,6 +83,10 @@ std::uint64_t artifact_bytes(const ArtifactHead& head, std::span<const CodedGrou
 // Returns the complete file. Equal arguments give equal bytes.
 std::string write_artifact(const ArtifactHead& head, std::span<const CodedGroup> groups);
 
+// The same model in a file that contains its tokenizer completely, for readers without
+// libsentencepiece's tables (thimble.normalizer). Returns other files unchanged.
+std::string self_contained_artifact(std::string bytes, const std::string& name);
+
 // Metadata keys of an artifact, in addition to those of model_file.h, and its letters (see above).
 inline constexpr std::string_view kRuleKey = "thimble.rule";
 inline constexpr std::string_view kStorageKey = "thimble.storage";

@@ -7,10 +7,12 @@
 #include <emscripten/emscripten.h>
 #include <fmt/format.h>
 
+#include <cmath>
 #include <cstdlib>
 #include <memory>
 #include <new>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -59,6 +61,7 @@ struct Opened {
   std::unique_ptr<Batcher> batcher;
   RequestId request = 0;
   bool logprobs = false;
+  std::size_t hidden = 0;  // leading tokens of a prompt that are not part of its text (bos)
 };
 
 std::unique_ptr<Opened> opened;
@@ -126,30 +129,43 @@ std::string facts(const Opened& of, std::size_t bytes) {
       .dump();
 }
 
+// The first token of a prompt has no log-probability.
+Json as_json(const Opened& of, const TokenScore& token) {
+  const auto scored = [&](TokenId id, float logprob) {
+    return Json::object()
+        .set("id", id)
+        .set("bytes", json_bytes(bytes_of_token(*of.tokenizer, id)))
+        .set("logprob", std::isnan(logprob) ? Json() : Json(static_cast<double>(logprob)));
+  };
+  if (!of.logprobs)
+    return Json::object()
+        .set("id", token.id)
+        .set("bytes", json_bytes(bytes_of_token(*of.tokenizer, token.id)));
+  Json top = Json::array();
+  for (const auto& [id, logprob] : token.top) top.push(scored(id, logprob));
+  return scored(token.id, token.logprob).set("top", top);
+}
+
 std::string as_json(const Opened& of, const Event& event) {
-  Json tokens = Json::array();
-  for (const TokenScore& token : event.tokens) {
-    Json entry =
-        Json::object().set("id", token.id).set("bytes", json_bytes(bytes_of_token(*of.tokenizer, token.id)));
-    if (of.logprobs) {
-      Json top = Json::array();
-      for (const auto& [id, logprob] : token.top)
-        top.push(Json::object()
-                     .set("id", id)
-                     .set("bytes", json_bytes(bytes_of_token(*of.tokenizer, id)))
-                     .set("logprob", static_cast<double>(logprob)));
-      entry.set("logprob", static_cast<double>(token.logprob)).set("top", top);
-    }
-    tokens.push(entry);
-  }
-  Json json = Json::object().set("text", event.text).set("tokens", tokens);
+  Json tokens = Json::array(), prompt = Json::array();
+  for (const TokenScore& token : event.tokens) tokens.push(as_json(of, token));
+  for (std::size_t i = of.hidden; i < event.prompt.size(); ++i) prompt.push(as_json(of, event.prompt[i]));
+  Json json = Json::object().set("text", event.text).set("tokens", tokens).set("prompt", prompt);
   if (event.error) json.set("error", event.error->what());
   if (event.finish)
     json.set("finish_reason", name_of(*event.finish))
         .set("prompt_tokens", event.usage.prompt_tokens)
-        .set("cached_tokens", event.usage.cached_tokens)
         .set("generated_tokens", event.usage.generated_tokens);
   return json.dump();
+}
+
+std::string as_json(const Opened& of, const std::vector<Event>& events) {
+  std::string list = "[";
+  for (const Event& event : events) {
+    if (list.size() > 1) list += ',';
+    list += as_json(of, event);
+  }
+  return list + ']';
 }
 
 }  // namespace
@@ -218,6 +234,7 @@ EMSCRIPTEN_KEEPALIVE int thimble_submit(std::byte* data, std::size_t size) {
     CompletionRequest parsed = body.find("messages") ? parse_chat_completion(body, of.served)
                                                      : parse_text_completion(body, of.served);
     of.logprobs = parsed.logprobs;
+    of.hidden = parsed.hidden_prompt_tokens.empty() ? 0 : parsed.hidden_prompt_tokens[0];
     of.request = of.batcher->submit(std::move(parsed.prompts.at(0)));
     return Json::object().set("tokens_dropped", parsed.tokens_dropped).dump();
   });
@@ -225,27 +242,11 @@ EMSCRIPTEN_KEEPALIVE int thimble_submit(std::byte* data, std::size_t size) {
 
 // One step of the model; -> a JSON array with at most a few events, empty while a prompt is read.
 EMSCRIPTEN_KEEPALIVE int thimble_step() {
-  return guarded([&] {
-    Opened& of = model();
-    std::string events = "[";
-    for (const Event& event : of.batcher->step()) {
-      if (events.size() > 1) events += ',';
-      events += as_json(of, event);
-    }
-    return events + ']';
-  });
+  return guarded([&] { return as_json(model(), model().batcher->step()); });
 }
 
 EMSCRIPTEN_KEEPALIVE int thimble_cancel() {
-  return guarded([&] {
-    Opened& of = model();
-    std::string events = "[";
-    for (const Event& event : of.batcher->cancel(of.request)) {
-      if (events.size() > 1) events += ',';
-      events += as_json(of, event);
-    }
-    return events + ']';
-  });
+  return guarded([&] { return as_json(model(), model().batcher->cancel(model().request)); });
 }
 
 EMSCRIPTEN_KEEPALIVE int thimble_tokenize(std::byte* data, std::size_t size) {

@@ -154,25 +154,21 @@ function pause() {
 
 const kPauseMilliseconds = 12;  // complete() pauses at least every 16 ms; a step takes a few
 
-const requestFields = ["prompt", "messages", "max_tokens", "temperature", "top_p", "top_k", "seed", "stop", "logprobs",
-                       "onToken", "signal"];
-
-function requestBody(request, info) {
-  for (const name of Object.keys(request))
-    if (!requestFields.includes(name))
-      throw new ThimbleError("request", `unknown option '${name}'`, `the options are ${requestFields.join(", ")}`, name);
-  const body = { seed: request.seed ?? crypto.getRandomValues(new Uint32Array(1))[0] };
-  for (const name of ["max_tokens", "temperature", "top_p", "top_k", "stop"])
-    if (request[name] !== undefined && request[name] !== null) body[name] = request[name];
-  if (request.messages !== undefined) {
+// The body of the request to the server's route with the same meaning. Options that are not named
+// here are passed on: min_p, repeat_penalty, response_format, ... thimble.wasm refuses unknown ones.
+function requestBody({ onToken, signal, prompt, messages, logprobs, ...rest }, info) {
+  const body = { seed: crypto.getRandomValues(new Uint32Array(1))[0] };
+  for (const [name, value] of Object.entries(rest))
+    if (value !== undefined && value !== null) body[name] = value;
+  if (messages !== undefined) {
     if (!info.chat)
       throw new ThimbleError("request", "the model was not trained on chats", "pass `prompt` instead of `messages`", "messages");
-    body.messages = request.messages;
-    if (request.logprobs !== undefined) body.logprobs = true, body.top_logprobs = request.logprobs;
+    body.messages = messages;
+    if (logprobs !== undefined) body.logprobs = true, body.top_logprobs = logprobs;
   } else {
-    body.prompt = request.prompt ?? "";
+    body.prompt = prompt ?? "";
     body.max_tokens ??= 256;
-    if (request.logprobs !== undefined) body.logprobs = request.logprobs;
+    if (logprobs !== undefined) body.logprobs = logprobs;
   }
   return body;
 }
@@ -197,59 +193,52 @@ export class Model {
     const body = encoder.encode(JSON.stringify(requestBody(request, this.info)));
     this.#busy = true;
     try {
-      runtime.call("request", "thimble_submit", runtime.place(body), body.length);
-      return await this.#run(runtime, request);
+      const { tokens_dropped } = JSON.parse(runtime.call("request", "thimble_submit", runtime.place(body), body.length));
+      return await this.#run(runtime, request, tokens_dropped);
     } finally {
       this.#busy = false;
     }
   }
 
-  async #run(runtime, { onToken, signal, logprobs }) {
-    const started = performance.now();
-    const tokens = [];
-    let text = "", firstToken = 0, paused = started;
+  async #run(runtime, { onToken, signal, logprobs }, dropped) {
+    const run = { started: performance.now(), first: 0, dropped, text: "", tokens: [], prompt_tokens: 0 };
+    let paused = run.started;
+    const take = (event) => {
+      if (event.error) throw new ThimbleError("request", event.error);
+      if (event.prompt.length > 0) this.#showPrompt(event.prompt, onToken);
+      if (event.tokens.length > 0 && run.first === 0) run.first = performance.now();
+      run.text += event.text;
+      if (event.prompt_tokens) run.prompt_tokens = event.prompt_tokens;
+      event.tokens.forEach((token, i) => {
+        run.tokens.push(token.id);
+        // The text of several tokens that make one character comes with the last of them.
+        onToken?.(tokenShown(token, i === event.tokens.length - 1 ? event.text : "", logprobs !== undefined));
+      });
+      if (event.tokens.length === 0 && event.text) onToken?.({ text: event.text, token: -1, bytes: [] });
+      return event.finish_reason;
+    };
     for (;;) {
       if (signal?.aborted) {
-        for (const event of JSON.parse(runtime.call("request", "thimble_cancel"))) text += event.text;
-        return this.#result({ finish_reason: "abort", prompt_tokens: 0, text, tokens, started, firstToken });
+        JSON.parse(runtime.call("request", "thimble_cancel")).forEach(take);
+        return completed(run, "abort");
       }
       for (const event of JSON.parse(runtime.call("request", "thimble_step"))) {
-        if (event.error) throw new ThimbleError("request", event.error);
-        if (event.tokens.length > 0 && firstToken === 0) firstToken = performance.now();
-        text += event.text;
-        event.tokens.forEach((token, i) => {
-          tokens.push(token.id);
-          // The text of several tokens that make one character comes with the last of them.
-          const last = i === event.tokens.length - 1;
-          onToken?.(tokenShown(token, last ? event.text : "", logprobs !== undefined));
-        });
-        if (event.tokens.length === 0 && event.text) onToken?.({ text: event.text, token: -1, bytes: [] });
-        if (event.finish_reason) return this.#result({ ...event, text, tokens, started, firstToken });
+        const reason = take(event);
+        if (reason) return completed(run, reason);
       }
       const now = performance.now();
-      if (now - paused >= kPauseMilliseconds) {
-        await pause();
-        paused = performance.now();
-        if (this.#runtime !== runtime) throw new ThimbleError("closed", "the model was closed");
-      }
+      if (now - paused < kPauseMilliseconds) continue;
+      await pause();
+      paused = performance.now();
+      if (this.#runtime !== runtime) throw new ThimbleError("closed", "the model was closed");
     }
   }
 
-  #result({ finish_reason, prompt_tokens, text, tokens, started, firstToken }) {
-    const ended = performance.now();
-    const begun = firstToken || ended;
-    const seconds = (ended - begun) / 1000;
-    return {
-      text,
-      tokens: Int32Array.from(tokens),
-      finish_reason,
-      usage: { prompt_tokens, completion_tokens: tokens.length, context_used: prompt_tokens + tokens.length },
-      timings: {
-        prompt_seconds: (begun - started) / 1000,
-        seconds: (ended - started) / 1000,
-        tokens_per_second: tokens.length > 1 && seconds > 0 ? (tokens.length - 1) / seconds : 0,
-      },
-    };
+  // The tokens of a scored prompt (echo).
+  #showPrompt(prompt, onToken) {
+    const characters = new TextDecoder();
+    for (const token of prompt)
+      onToken?.(tokenShown(token, characters.decode(Uint8Array.from(token.bytes), { stream: true }), true));
   }
 
   tokenize(text) {
@@ -267,6 +256,26 @@ export class Model {
   }
 }
 
+function completed({ started, first, dropped, text, tokens, prompt_tokens }, finish_reason) {
+  const ended = performance.now(), begun = first || ended, seconds = (ended - begun) / 1000;
+  return {
+    text,
+    tokens: Int32Array.from(tokens),
+    finish_reason,
+    usage: {
+      prompt_tokens,
+      completion_tokens: tokens.length,
+      context_used: prompt_tokens + tokens.length,
+      dropped_tokens: dropped,
+    },
+    timings: {
+      prompt_seconds: (begun - started) / 1000,
+      seconds: (ended - started) / 1000,
+      tokens_per_second: tokens.length > 1 && seconds > 0 ? (tokens.length - 1) / seconds : 0,
+    },
+  };
+}
+
 function tokenShown(token, text, scored) {
   const shown = { text, token: token.id, bytes: token.bytes };
   if (!scored) return shown;
@@ -274,6 +283,46 @@ function tokenShown(token, text, scored) {
   shown.top = token.top.map(({ id, bytes, logprob }) =>
     ({ text: decoder.decode(Uint8Array.from(bytes)), token: id, bytes, logprob }));
   return shown;
+}
+
+// ---- the parts of an HTML file
+
+let crcTable;
+function crc32(bytes) {
+  crcTable ??= Uint32Array.from({ length: 256 }, (_, n) => {
+    for (let k = 0; k < 8; ++k) n = n & 1 ? (n >>> 1) ^ 0xedb88320 : n >>> 1;
+    return n;
+  });
+  let crc = -1;
+  for (let i = 0; i < bytes.length; ++i) crc = crcTable[(crc ^ bytes[i]) & 255] ^ (crc >>> 8);
+  return (crc ^ -1) >>> 0;
+}
+
+function fromBase64(text) {
+  if (Uint8Array.fromBase64) return Uint8Array.fromBase64(text);
+  const binary = atob(text), bytes = new Uint8Array(binary.length);
+  for (let i = 0; i < binary.length; ++i) bytes[i] = binary.charCodeAt(i);
+  return bytes;
+}
+
+async function gunzip(bytes) {
+  const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip"));
+  return new Uint8Array(await new Response(stream).arrayBuffer());
+}
+
+// Decodes the text of an element of an HTML file. part: {bytes, crc32, gzip}, of the result.
+export async function decode_part(text, part) {
+  let bytes;
+  try {
+    bytes = fromBase64(text);
+    if (part.gzip) bytes = await gunzip(bytes);
+  } catch (error) {
+    throw new ThimbleError("damaged", `a part of this file cannot be decoded: ${error.message}`);
+  }
+  if (bytes.length !== part.bytes)
+    throw new ThimbleError("damaged", `a part of this file should have ${part.bytes} bytes, but ${bytes.length} were found`);
+  if (crc32(bytes) !== part.crc32) throw new ThimbleError("damaged", "a part of this file does not match its checksum");
+  return bytes;
 }
 
 // Opens a model. wasm, model: bytes, a Response or an address (in Node also a path). onProgress
@@ -302,5 +351,5 @@ export async function load({ wasm, model, onProgress, about = {} }) {
   const training = facts.metadata["thimble.training"];
   const card = training ? JSON.parse(training) : {};
   delete facts.metadata;
-  return new Model(runtime, { name: "model", bits_per_byte: card.val_bpb ?? null, card, ...facts, ...about });
+  return new Model(runtime, { name: "model", bits_per_byte: card.val_bpb ?? null, card, echo: true, ...facts, ...about });
 }
