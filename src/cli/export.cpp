@@ -292,13 +292,13 @@ Json about(const BrowserModel& model, std::string_view runtime, std::string_view
                   .set("tokenizer", name_of(open_tokenizer(model.file)->kind()));
   if (model.training)
     card.set("training", parse_json(training_record(*model.training), "the training record"));
-  const auto bpb = model.training ? model.training->val_bpb : std::nullopt;
+  const bool measured = model.training && model.training->val_bpb;
   return Json::object()
       .set("name", model.name)
       .set("architecture", model.file.architecture)
       .set("parameters", ParamTable(config).count())
       .set("bytes", model.bytes.size())
-      .set("bits_per_byte", bpb ? Json(*bpb) : Json())
+      .set("bits_per_byte", measured ? Json(*model.training->val_bpb) : Json())
       .set("context", config.context)
       .set("vocabulary", config.vocab_size)
       .set("chat", !model.file.layout.empty())

@@ -54,7 +54,8 @@ const sources = { golf: 'golf', llama: 'llama', qwen3: 'qwen3', packed: 'packed.
 for (const [name, source] of Object.entries(sources))
   test(`${name}: greedy tokens equal the native program's`, { skip }, async () => {
     const model = await open(name);
-    for (const prompt of ['Once upon a time', 'Übung: 3 + 4 = 😀\n', '']) {
+    // At the start of a text, `generate` excludes a chat model's control tokens; the server's route does not.
+    for (const prompt of ['Once upon a time', 'Übung: 3 + 4 = 😀\n', ...(name === 'chat' ? [] : [''])]) {
       const { samples: [native] } = JSON.parse(succeed('generate', at(source), prompt, '--greedy', '--dtype', 'f32', '--max-tokens', '40', '--ignore-eos',
         '--json', '-q'));
       const margins = [];
