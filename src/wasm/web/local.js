@@ -1,7 +1,7 @@
 // The backend of the page in an HTML file: the model in the same file, in a worker.
 //
-// It also offers window.thimble: `ready`, a promise of `info`; `complete(options)`, the function of
-// thimble.mjs; and `info`.
+// It also offers window.thimble (docs/guides/share-one-file.md): `ready`, a promise of `info`;
+// `complete(options)`, the function of thimble.mjs; and `info`.
 
 function read_about() {
   try {
