@@ -44,8 +44,9 @@ async function ask(page, text, count = 1) {
 
 test('an HTML file shows its progress, then its model, and answers', needs_browser, () => on({ slow: 200 }, {}, async (page) => {
   await page.getByRole('progressbar', { name: 'Unpacking the model' }).waitFor();
-  await page.locator('#progress-text').filter({ hasText: 'Unpacking weights' }).waitFor();
-  assert.ok(await page.locator('#message').evaluate((field) => field === document.activeElement), 'one can type at once');
+  await page.locator('#progress-text').filter({ hasText: 'Unpacking the model: decoding weights' }).waitFor();
+  const focused = await page.locator('#message').evaluate((field) => field === document.activeElement);
+  assert.ok(focused, 'one can type at once');
   await photograph(page, 'file-progress');
   await page.keyboard.type('Who has the green bell?');
   await page.keyboard.press('Enter');  // waits for the model
@@ -56,7 +57,8 @@ test('an HTML file shows its progress, then its model, and answers', needs_brows
   assert.match(await page.textContent('#context-text'), /^\d+ of 256 tokens$/);
   assert.equal(await page.textContent('#model'), 'tales');
   assert.equal(await page.title(), 'tales · thimble');
-  assert.equal(await page.textContent('footer span'), '722,304 parameters · 359 kB · 0.0021 bits per byte · Everything stays on this computer.');
+  const facts = '722,304 parameters · 359 kB · 0.0021 bits per byte · Everything stays on this computer.';
+  assert.equal(await page.textContent('footer span'), facts);
   assert.equal(await page.textContent('#status'), 'The green bell belongs to Kate. 7 tokens · 123 tokens/s', 'the answer is announced');
 }));
 
@@ -64,7 +66,9 @@ test('a request contains the conversation and the settings', needs_browser, () =
   await set(page, { temperature: 0, top_p: 0.9, top_k: 5, seed: 3, max_tokens: 9, system: 'Be brief.' });
   await ask(page, 'One?');
   const messages = [{ role: 'system', content: 'Be brief.' }, { role: 'user', content: 'One?' }];
-  const defaults = { temperature: 0.8, top_k: 0, top_p: 1, min_p: 0, repeat_penalty: 1, presence_penalty: 0, frequency_penalty: 0 };
+  const defaults = {
+    temperature: 0.8, top_k: 0, top_p: 1, min_p: 0, repeat_penalty: 1, presence_penalty: 0, frequency_penalty: 0,
+  };
   assert.deepEqual(JSON.parse(await last_text(page)), { ...defaults, messages, max_tokens: 9, temperature: 0, top_p: 0.9, top_k: 5, seed: 3 });
   await page.click('#new-chat');
   await page.click('#reset');

@@ -17,7 +17,8 @@ export class ThimbleError extends Error {
 }
 export async function decode_part(text, part) {
   const bytes = Uint8Array.from(atob(text.trim()), (c) => c.charCodeAt(0));
-  if (bytes.length !== part.bytes) throw new ThimbleError('damaged', 'the model should have ' + part.bytes + ' bytes, but ' + bytes.length + ' were found');
+  const found = 'the model should have ' + part.bytes + ' bytes, but ' + bytes.length + ' were found';
+  if (bytes.length !== part.bytes) throw new ThimbleError('damaged', found);
   return bytes;
 }
 const pause = (milliseconds = 0) => new Promise((resolve) => setTimeout(resolve, milliseconds));
@@ -34,21 +35,24 @@ class Model {
       if (!this.canned.endless && count === tokens.length) { finish_reason = 'stop'; break; }
       const piece = tokens[count % tokens.length];
       const alternatives = tokens.slice(0, 5).map((other, i) => ({ text: other, logprob: -1 - i }));
-      const own = { text: piece, token: count, logprob: [-0.01, -1, -2.5, -4, -7][count % 5], top: logprobs ? alternatives : undefined, bytes: new TextEncoder().encode(piece) };
-      onToken?.(own);
+      const logprob = [-0.01, -1, -2.5, -4, -7][count % 5], bytes = new TextEncoder().encode(piece);
+      onToken?.({ text: piece, token: count, logprob, top: logprobs ? alternatives : undefined, bytes });
       text += piece;
       if (++count % 4 === 0) await pause(this.canned.endless ? 5 : 0);
     }
-    if (this.canned.repeat_options) text = JSON.stringify({ prompt, messages, max_tokens, logprobs, ...rest });
-    if (this.canned.repeat_options) onToken?.({ text, token: 0 });
+    if (this.canned.repeat_options) {
+      text = JSON.stringify({ prompt, messages, max_tokens, logprobs, ...rest });
+      onToken?.({ text, token: 0 });
+    }
     return { text, tokens: Array.from({ length: count }, (_, i) => i), finish_reason,
-      usage: { prompt_tokens: used, completion_tokens: count, context_used: used + count }, timings: { prompt_seconds: 0, seconds: 1, tokens_per_second: 123 } };
+      usage: { prompt_tokens: used, completion_tokens: count, context_used: used + count },
+      timings: { prompt_seconds: 0, seconds: 1, tokens_per_second: 123 } };
   }
 }
 export async function load({ model, onProgress }) {
   const canned = JSON.parse(new TextDecoder().decode(model));
   for (let i = 0; i <= 4; ++i) {
-    onProgress({ stage: 'Unpacking weights', fraction: i / 4 });
+    onProgress({ stage: 'decoding weights', fraction: i / 4 });
     await pause(canned.slow);
   }
   if (canned.no_memory) throw new RangeError('WebAssembly.Memory(): could not allocate memory');
@@ -63,17 +67,22 @@ const as_json = (value) => JSON.stringify(value).replaceAll('<', '\\u003c');
 // Writes a file with the mock and returns its URL. `answers`: {tokens, endless, repeat_options (the
 // answer is the request), fails, blocks, slow, no_memory, hangs}. `edit` changes the page's text.
 export function write_mock(path, answers = {}, { facts = {}, edit = (text) => text } = {}) {
-  const info = { name: 'tales', architecture: 'gpt', parameters: 722304, bytes: 358901, bits_per_byte: 0.0021, context: 256, vocabulary: 1024,
-    dtype: 'int6', chat: true, version: '0.1.0', ...facts };
+  const info = {
+    name: 'tales', architecture: 'gpt', parameters: 722304, bytes: 358901, bits_per_byte: 0.0021, context: 256,
+    vocabulary: 1024, dtype: 'int6', chat: true, version: '0.1.0', ...facts,
+  };
   const model = JSON.stringify({ tokens: ['The', ' green', ' bell', ' belongs', ' to', ' Kate', '.'], ...answers, info });
   const about = { ...info, card: { data: 'built-in chats', training: { steps: 1400, tokens: 2867200 } },
     licences: [{ name: 'thimble: Apache-2.0', text: 'Apache License\nVersion 2.0' }, { name: 'zstd: BSD', text: 'Copyright Meta' }],
     parts: { 'thimble-wasm': { bytes: 4 }, 'thimble-model': { bytes: Buffer.byteLength(model), digest: '0123456789abcdef' } } };
   const element = (id, type, text) => `<script type="${type}" id="${id}">${text}</script>\n`;
   const values = {
-    nonce: 'a1b2c3', head: `<meta http-equiv="Content-Security-Policy" content="${policy('a1b2c3')}">\n`, backend: source('wasm/web/local.js'),
-    parts: element('thimble-about', 'application/json', as_json(about)) + element('thimble-worker', 'text/plain', `${mock}\n${source('wasm/web/worker.js')}`) +
-      element('thimble-wasm', 'text/plain', base64('\0asm')) + element('thimble-model', 'text/plain', base64(model)) + element('thimble-end', 'text/plain', ''),
+    nonce: 'a1b2c3', head: `<meta http-equiv="Content-Security-Policy" content="${policy('a1b2c3')}">\n`,
+    backend: source('wasm/web/local.js'),
+    parts: element('thimble-about', 'application/json', as_json(about)) +
+      element('thimble-worker', 'text/plain', `${mock}\n${source('wasm/web/worker.js')}`) +
+      element('thimble-wasm', 'text/plain', base64('\0asm')) + element('thimble-model', 'text/plain', base64(model)) +
+      element('thimble-end', 'text/plain', ''),
   };
   const page = source('serve/web/index.html').replace(/@(nonce|head|backend|parts)@/g, (_, name) => values[name]);
   writeFileSync(path, edit(page));

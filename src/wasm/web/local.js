@@ -27,7 +27,7 @@ const get_file_again = 'Copy or download the file again.';
 // A sentence for each reason why a model cannot be loaded.
 function sentence({ name, code, message = '', hint }) {
   if (name === 'RangeError' || code === 'memory' || /out of memory|could not allocate|allocation failed/i.test(message))
-    return `There is not enough memory to unpack the model${about ? ` (${bytes_text(about.bytes)})` : ''}. Close other tabs, then reload this page.`;
+    return `There is not enough memory to unpack the model (${bytes_text(about.bytes)}). Close other tabs, then reload this page.`;
   const text = [message, hint].filter(Boolean).join('; ');
   const closed = /[.!?]$/.test(text) ? text : `${text}.`;
   return code === 'damaged' ? `This file is damaged: ${closed} ${get_file_again}` : closed;
@@ -36,14 +36,16 @@ function sentence({ name, code, message = '', hint }) {
 // ---- the worker
 
 // A module of one function with `try`, `catch_all` and `i8x16.popcnt`: valid only with exceptions and SIMD.
-const probe = new Uint8Array([0, 97, 115, 109, 1, 0, 0, 0, 1, 5, 1, 96, 0, 1, 123, 3, 2, 1, 0, 10, 14, 1, 12, 0, 6, 64, 25, 11, 65, 0, 253, 15, 253, 98, 11]);
+const probe = new Uint8Array([0, 97, 115, 109, 1, 0, 0, 0, 1, 5, 1, 96, 0, 1, 123, 3, 2, 1, 0,
+  10, 14, 1, 12, 0, 6, 64, 25, 11, 65, 0, 253, 15, 253, 98, 11]);
 
 // Returns why the model cannot run here, or nothing.
 function obstacle() {
   if (!about?.parts) return `This file is damaged: the description of its model cannot be read. ${get_file_again}`;
   if (!by_id('thimble-end')) return `This file is incomplete: its end is missing. ${get_file_again}`;
   if (typeof WebAssembly !== 'object' || !WebAssembly.validate(probe))
-    return 'This browser cannot run the model: it lacks WebAssembly with SIMD and exceptions. Use Chrome or Edge 95, Firefox 100, Safari 16.4, or newer.';
+    return 'This browser cannot run the model: it lacks WebAssembly with SIMD and exceptions. ' +
+      'Use Chrome or Edge 95, Firefox 100, Safari 16.4, or newer.';
   return '';
 }
 
@@ -60,7 +62,8 @@ function take_text(id) {
 function start() {
   const problem = obstacle();
   if (problem) return Promise.reject(new Error(problem));
-  const source = take_text('thimble-worker').replace(/^export (default )?/gm, '');  // a classic script: Chromium refuses modules here
+  // A classic script: from file://, Chromium refuses workers that are modules.
+  const source = take_text('thimble-worker').replace(/^export (default )?/gm, '');
   const texts = Object.fromEntries(Object.keys(about.parts).map((id) => [id, take_text(id)]));
   worker = new Worker(URL.createObjectURL(new Blob([source], { type: 'text/javascript' })));
   return new Promise((resolve, reject) => {
@@ -105,26 +108,29 @@ ready.catch(() => {});  // reported by connect()
 
 window.thimble = {
   ready, info: null,
-  complete: ({ onToken, signal, ...options }) => run(options, (tokens) => { if (onToken) tokens.forEach((token) => onToken(token)); }, signal),
+  complete: ({ onToken, signal, ...options }) => run(options, (tokens) => tokens.forEach((token) => onToken?.(token)), signal),
 };
 
 // ---- the page
 
 function show_progress({ stage, fraction }) {
   const bar = by_id('progress-bar');
-  by_id('progress-text').textContent = stage;
+  by_id('progress-text').textContent = `Unpacking the model: ${stage}`;
   bar.firstChild.style.width = `${100 * fraction}%`;
   bar.ariaValueNow = Math.round(100 * fraction);
 }
 
 function progress_view() {
-  const bar = make('div', { id: 'progress-bar', className: 'meter', role: 'progressbar', ariaLabel: 'Unpacking the model', ariaValueNow: 0 }, make('div'));
-  const view = make('div', { id: 'progress' }, make('span', { id: 'progress-text', textContent: 'Reading the file' }), bar);
+  const bar = make('div', { id: 'progress-bar', className: 'meter' }, make('div'));
+  Object.assign(bar, { role: 'progressbar', ariaLabel: 'Unpacking the model', ariaValueNow: 0 });
+  const view = make('div', { id: 'progress' }, make('span', { id: 'progress-text', textContent: 'Unpacking the model' }), bar);
   by_id('notice').after(view);
   return view;
 }
 
-const default_settings = { temperature: 0.8, top_k: 0, top_p: 1, min_p: 0, repeat_penalty: 1, presence_penalty: 0, frequency_penalty: 0 };
+const default_settings = {
+  temperature: 0.8, top_k: 0, top_p: 1, min_p: 0, repeat_penalty: 1, presence_penalty: 0, frequency_penalty: 0,
+};
 
 async function connect() {
   by_id('notice').hidden = true;
@@ -157,16 +163,23 @@ function shown_text({ text, bytes }) {
 
 const characters = (text) => [...text].length;
 
+function logprobs_of(tokens, offset) {
+  const offsets = tokens.map(({ text }) => [offset, offset += characters(text)][0]);
+  const top_of = ({ top }) => Object.fromEntries((top ?? []).map((other) => [shown_text(other), other.logprob]));
+  return {
+    tokens: tokens.map(shown_text), token_logprobs: tokens.map(({ logprob }) => logprob ?? null),
+    text_offset: offsets, top_logprobs: tokens.map(top_of),
+  };
+}
+
 // The events of the server's API. Requests that are made while the model is unpacked wait for it.
 async function* stream(path, { stream_options, ...body }, signal) {
   const events = [], chat = path === 'v1/chat/completions', seed = crypto.getRandomValues(new Uint32Array(1))[0];
   let offset = 0, wake = () => {}, outcome = null;
   const on_tokens = (tokens, per_second) => {
     const text = tokens.map((token) => token.text).join('');
-    const choice = chat ? { delta: { content: text } } : { text, logprobs: {
-      tokens: tokens.map(shown_text), token_logprobs: tokens.map((token) => token.logprob ?? null),
-      text_offset: tokens.map((token) => { const at = offset; offset += characters(token.text); return at; }),
-      top_logprobs: tokens.map(({ top }) => Object.fromEntries((top ?? []).map((other) => [shown_text(other), other.logprob]))) } };
+    const choice = chat ? { delta: { content: text } } : { text, logprobs: logprobs_of(tokens, offset) };
+    offset += characters(text);
     events.push({ choices: [choice], tokens: tokens.length, timings: { predicted_per_second: per_second || undefined } });
     wake();
   };
@@ -215,9 +228,18 @@ function rows(values, prefix = '') {
   return Object.entries(values ?? {}).flatMap(([name, value]) => {
     const title = `${prefix}${name.replaceAll('_', ' ')}`;
     if (value && typeof value === 'object' && !Array.isArray(value)) return rows(value, `${title}: `);
-    const text = Array.isArray(value) ? value.join(', ') : typeof value === 'number' ? value.toLocaleString('en', { maximumSignificantDigits: 6 }) : String(value ?? '');
+    const text = plain_text(value);
     return text ? [make('dt', { textContent: title }), make('dd', { textContent: text })] : [];
   });
+}
+
+function plain_text(value) {
+  if (typeof value === 'number') return value.toLocaleString('en', { maximumSignificantDigits: 6 });
+  return Array.isArray(value) ? value.map(plain_text).join(', ') : String(value ?? '');
+}
+
+function licence_view({ name, text }) {
+  return make('details', {}, make('summary', { textContent: name }), make('pre', { textContent: text, tabIndex: 0 }));
 }
 
 function about_dialog() {
@@ -226,11 +248,12 @@ function about_dialog() {
     context: `${whole(context)} tokens`, weights: dtype, made_with: version && `thimble ${version}` };
   const close = button('Close', 'Close the description of the model', () => dialog.close());
   close.classList.add('plain');
-  const licences = (about.licences ?? []).map(({ name, text }) => make('details', {}, make('summary', { textContent: name }), make('pre', { textContent: text, tabIndex: 0 })));
+  const licences = (about.licences ?? []).map(licence_view);
   const title = make('h2', { id: 'about-title', textContent: about.name });
-  const dialog = make('dialog', { id: 'about' }, make('div', { className: 'top' }, title, close),
-    make('p', { textContent: `This page contains the model and the program that runs it. ${stays_here} The file's Content-Security-Policy forbids requests to any address.` }),
-    make('dl', {}, ...rows(facts), ...rows(about.card)));
+  const privacy = `This page contains the model and the program that runs it. ${stays_here} ` +
+    "The file's Content-Security-Policy forbids requests to any address.";
+  const dialog = make('dialog', { id: 'about', closedBy: 'any' }, make('div', { className: 'top' }, title, close),
+    make('p', { textContent: privacy }), make('dl', {}, ...rows(facts), ...rows(about.card)));
   if (licences.length) dialog.append(make('h3', { textContent: 'Licences of what is inside' }), ...licences);
   dialog.setAttribute('aria-labelledby', 'about-title');
   return dialog;

@@ -21,7 +21,7 @@ async function load_model({ about, texts }) {
   const parts = {};
   let done = 0;
   for (const [id, text] of Object.entries(texts)) {
-    postMessage({ progress: { stage: 'Reading the file', fraction: done / total } });
+    postMessage({ progress: { stage: 'reading', fraction: done / total } });
     parts[id] = await decode_part(text, about.parts[id]);
     done += text.length;
     delete texts[id];  // frees the memory
