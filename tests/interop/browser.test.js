@@ -2,7 +2,7 @@
 // offline, and compares them with the native program.
 import assert from 'node:assert/strict';
 import { existsSync } from 'node:fs';
-import { readFile } from 'node:fs/promises';
+import { readFile, writeFile } from 'node:fs/promises';
 import { dirname, join } from 'node:path';
 import { after, before, test } from 'node:test';
 import { pathToFileURL } from 'node:url';
@@ -61,22 +61,27 @@ const drivers = {
   },
 };
 
-// The greedy tokens of a page, with the distance of the two best log-probabilities at each.
+// The greedy tokens of a page, with the distance of the two best log-probabilities at each, up to
+// the first token like <s>, which has no text: `thimble generate` never samples one.
 const greedy_in_page = (page, prompt, max_tokens) => page.evaluate(async (request) => {
   await window.thimble.ready;
-  const margins = [];
-  const onToken = ({ top }) => margins.push(top?.length > 1 ? Math.abs(top[0].logprob - top[1].logprob) : Infinity);
-  const { tokens, text } = await window.thimble.complete({ ...request, temperature: 0, logprobs: 2, ignore_eos: true, onToken });
-  return { tokens: [...tokens], text, margins };
+  const margins = [], textless = [];
+  const onToken = ({ top, text, bytes }) => {
+    margins.push(Math.abs(top[0].logprob - top[1].logprob));
+    textless.push(!text && /^<\w+>$/.test(String.fromCharCode(...bytes)));
+  };
+  const { tokens } = await window.thimble.complete({ ...request, temperature: 0, logprobs: 2, ignore_eos: true, onToken });
+  const end = textless.indexOf(true);
+  return { tokens: [...tokens].slice(0, end < 0 ? undefined : end), margins };
 }, { prompt, max_tokens });
 
 // Rounding may exchange two tokens that are equally likely; what follows then differs.
 const limit = 1e-4;
 function assert_same(ours, native, what) {
-  const differs = native.tokens.findIndex((token, i) => token !== ours.tokens[i]);
-  if (differs < 0) return assert.equal(ours.tokens.length, native.tokens.length, what);
-  assert.ok(ours.margins[differs] <= limit, `${what}: token ${differs} is ${ours.tokens[differs]}, natively ${native.tokens[differs]}; the two best ` +
-    `differ by ${ours.margins[differs]}`);
+  assert.ok(ours.tokens.length >= 20, `${what}: ${ours.tokens.length} tokens`);
+  const differs = ours.tokens.findIndex((token, i) => token !== native.tokens[i]);
+  assert.ok(differs < 0 || ours.margins[differs] <= limit, `${what}: token ${differs} is ${ours.tokens[differs]}, natively ${native.tokens[differs]}; ` +
+    `the two best differ by ${ours.margins[differs]}`);
 }
 
 for (const [name, { missing, launch: start, open }] of Object.entries(drivers)) {
@@ -159,7 +164,6 @@ test('the page of an exported chat model chats, scores a text, and follows a sch
 });
 
 test('a changed byte of the model is found', { skip: drivers.Chromium.missing, timeout: 300_000 }, async () => {
-  const { writeFile } = await import('node:fs/promises');
   const page_text = await readFile(at('chat.html'), 'latin1');
   const inside = page_text.indexOf('id="thimble-model"') + 5000;
   const other = page_text[inside] === 'A' ? 'B' : 'A';

@@ -245,7 +245,7 @@ function licence_view({ name, text }) {
 function about_dialog() {
   const { parameters, bytes, context, dtype, bits_per_byte, version } = about;
   const facts = { parameters, size: `${whole(bytes)} bytes`, bits_per_byte: bits_per_byte ?? 'not measured',
-    context: `${whole(context)} tokens`, weights: dtype, made_with: version && `thimble ${version}` };
+    context: `${whole(context)} tokens`, computed_in: dtype, made_with: version && `thimble ${version}` };
   const close = button('Close', 'Close the description of the model', () => dialog.close());
   close.classList.add('plain');
   const licences = (about.licences ?? []).map(licence_view);

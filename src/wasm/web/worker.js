@@ -27,7 +27,8 @@ async function load_model({ about, texts }) {
     delete texts[id];  // frees the memory
   }
   const onProgress = (progress) => postMessage({ progress });
-  model = await load({ wasm: parts['thimble-wasm'], model: parts['thimble-model'], onProgress });
+  const { name, bits_per_byte, card } = about;
+  model = await load({ wasm: parts['thimble-wasm'], model: parts['thimble-model'], onProgress, about: { name, bits_per_byte, card } });
   postMessage({ ready: model.info });
 }
 
