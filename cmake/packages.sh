@@ -13,6 +13,9 @@ test_packages=(libgtest-dev libbenchmark-dev nodejs npm chromium zsh fish mandoc
 # Optional, for tests/fuzz only: without them ./test skips the fuzzers and prints a note.
 fuzz_packages=(clang-19 libclang-rt-19-dev)
 
+# Optional, for the browser's runtime (export --format html): ./test --wasm installs them.
+wasm_packages=(emscripten libc++-16-dev dpkg-dev firefox-esr)
+
 # Prints the newest clang++ that can link a fuzzer; fails if there is none. Before version 18,
 # __builtin_cpu_supports lacks some of the features that thimble tests for.
 fuzz_compiler() {

@@ -210,12 +210,13 @@ void check_sizes(std::span<const ArtifactPart> parts, const ParamTable& table,
 // Decodes one group at a time, so that at most one is in memory in addition to the result.
 std::shared_ptr<const StoredWeights> read_stored(std::span<const ArtifactPart> parts, const ParamTable& table,
                                                  std::span<const TensorGroup> groups,
-                                                 std::vector<PackedTensor> tensors, ProgressBar& bar) {
+                                                 std::vector<PackedTensor> tensors, const PartReader& content,
+                                                 ProgressBar& bar) {
   std::vector<WeightFormat> formats;
   for (const PackedTensor& tensor : tensors) formats.push_back(stored_format(tensor));
   auto stored = std::make_shared<StoredWeights>(table, formats);
   for (std::size_t i = 0; i < groups.size(); ++i) {
-    read_group(table, groups[i], parts[i].content(), tensors);
+    read_group(table, groups[i], content(parts[i], i), tensors);
     for (const std::size_t at : groups[i].tensors) {
       const Param& param = table.all()[at];
       store_tensor(param, tensors[at], stored->tensor(param));
@@ -236,7 +237,7 @@ void list_tensors(const ParamTable& table, Artifact& artifact) {
 }
 
 Artifact read_contents(std::span<const ArtifactPart> parts, const std::string& name, WeightsAs as,
-                       const ProgressOutput& progress) {
+                       const ProgressOutput& progress, const PartReader& content) {
   check(parts.size() >= 2, "{}: expected metadata and tokenizer, found {} parts", name, parts.size());
   check(parts[0].raw_bytes <= kMaxMetadataBytes, "{}: the metadata is too large: {} bytes", name,
         parts[0].raw_bytes);
@@ -265,11 +266,11 @@ Artifact read_contents(std::span<const ArtifactPart> parts, const std::string& n
   for (const ArtifactPart& part : coded) total += part.raw_bytes;
   ProgressBar bar(progress, "decoding", "bytes", total);
   if (as == WeightsAs::stored) {
-    out.model.stored = read_stored(coded, table, groups, std::move(out.tensors), bar);
+    out.model.stored = read_stored(coded, table, groups, std::move(out.tensors), content, bar);
     out.tensors.clear();
   } else {
     for (std::size_t i = 0; i < groups.size(); ++i) {
-      read_group(table, groups[i], coded[i].content(), out.tensors);
+      read_group(table, groups[i], content(coded[i], i), out.tensors);
       bar.advance(coded[i].raw_bytes);
     }
     out.model.weights = unpack_weights(table, out.tensors);
@@ -281,8 +282,9 @@ Artifact read_contents(std::span<const ArtifactPart> parts, const std::string& n
 }  // namespace
 
 Artifact read_artifact(std::span<const std::byte> bytes, const std::string& name, WeightsAs as,
-                       const ProgressOutput& progress) {
-  return read_contents(read_parts(bytes, name), name, as, progress);
+                       const ProgressOutput& progress, const PartReader& reader) {
+  const PartReader own = [](const ArtifactPart& part, std::size_t) { return part.content(); };
+  return read_contents(read_parts(bytes, name), name, as, progress, reader ? reader : own);
 }
 
 Artifact open_artifact(const std::filesystem::path& path, WeightsAs as, const ProgressOutput& progress) {
@@ -368,6 +370,22 @@ std::string write_artifact(const ArtifactHead& head, std::span<const CodedGroup>
   std::string parts = head.bytes;
   for (const CodedGroup& group : groups) append_part({group.codec, group.raw_bytes, group.bytes}, parts);
   return with_artifact_header(parts);
+}
+
+std::string self_contained_artifact(std::string bytes, const std::string& name) {
+  const auto parts = read_parts(std::as_bytes(std::span(bytes)), name);
+  check(parts.size() >= 2, "{}: expected metadata and tokenizer, found {} parts", name, parts.size());
+  Metadata metadata(text_in(parts[0]), name);
+  if (!metadata.find(kNormalizerKey)) return bytes;
+  const std::string tokenizer = tokenizer_content(parts[1], metadata, name);
+  Json kept = Json::object();
+  for (const auto& [key, value] : metadata.take())
+    if (key != kNormalizerKey && key != kNormalizerDigestKey) kept.set(key, value);
+  std::string whole;
+  append_compressed(kept.dump(), parts[0].codec, {}, whole);
+  append_compressed(tokenizer, Codec::zstd, {}, whole);
+  for (const ArtifactPart& part : std::span(parts).subspan(2)) append_part(part, whole);
+  return with_artifact_header(whole);
 }
 
 }  // namespace thimble

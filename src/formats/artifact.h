@@ -33,6 +33,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <optional>
 #include <span>
 #include <string>
@@ -54,8 +55,14 @@ struct Artifact {
 
 bool is_artifact(std::string_view first_bytes);  // needs the first 8 bytes
 
+// Returns the content of part `index` of the weights, for programs that decode parts themselves.
+// Absent: ArtifactPart::content.
+struct ArtifactPart;
+using PartReader = std::function<std::vector<std::byte>(const ArtifactPart& part, std::size_t index)>;
+
 Artifact read_artifact(std::span<const std::byte> bytes, const std::string& name,
-                       WeightsAs as = WeightsAs::floats, const ProgressOutput& progress = {});
+                       WeightsAs as = WeightsAs::floats, const ProgressOutput& progress = {},
+                       const PartReader& reader = {});
 Artifact open_artifact(const std::filesystem::path& path, WeightsAs as = WeightsAs::floats,
                        const ProgressOutput& progress = {});
 
@@ -75,6 +82,10 @@ std::uint64_t artifact_bytes(const ArtifactHead& head, std::span<const CodedGrou
 
 // Returns the complete file. Equal arguments give equal bytes.
 std::string write_artifact(const ArtifactHead& head, std::span<const CodedGroup> groups);
+
+// The same model in a file that contains its tokenizer completely, for readers without
+// libsentencepiece's tables (thimble.normalizer). Returns other files unchanged.
+std::string self_contained_artifact(std::string bytes, const std::string& name);
 
 // Metadata keys of an artifact, in addition to those of model_file.h, and its letters (see above).
 inline constexpr std::string_view kRuleKey = "thimble.rule";

@@ -48,7 +48,8 @@ class ByteSet {
   ByteSet operator~() const;
   ByteSet& operator&=(const ByteSet& other);
   ByteSet& operator|=(const ByteSet& other);
-  auto operator<=>(const ByteSet&) const = default;
+  bool operator==(const ByteSet&) const = default;
+  bool operator<(const ByteSet& other) const { return words_ < other.words_; }
 
  private:
   std::array<std::uint64_t, 4> words_{};

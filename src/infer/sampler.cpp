@@ -123,7 +123,7 @@ void Sampler::change_logits() {
   const auto change = [&](TokenId id, auto with) {
     if (static_cast<std::size_t>(id) < logits_.size()) with(logits_[static_cast<std::size_t>(id)]);
   };
-  for (const auto& [id, bias] : options_.logit_bias) change(id, [&](float& logit) { logit += bias; });
+  for (const auto& [id, bias] : options_.logit_bias) change(id, [added = bias](float& logit) { logit += added; });
   if (options_.repetition_penalty != 1)
     for (const TokenId id : recent())
       change(id, [&](float& logit) {
@@ -131,8 +131,8 @@ void Sampler::change_logits() {
       });
   if (options_.frequency_penalty != 0 || options_.presence_penalty != 0)
     for (const auto& [id, count] : generated_)
-      change(id, [&](float& logit) {
-        logit -= options_.frequency_penalty * static_cast<float>(count) + options_.presence_penalty;
+      change(id, [this, times = static_cast<float>(count)](float& logit) {
+        logit -= options_.frequency_penalty * times + options_.presence_penalty;
       });
 }
 

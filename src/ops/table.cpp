@@ -24,8 +24,8 @@ constexpr const OpDefinition* kOps[] = {
     &op::kSoftcap,         &op::kHeadLoss,   &op::kCast,      &op::kFakeQuant,
 };
 
-constexpr Backend kReference = {.name = "reference",
-                                .find = [](const OpDefinition& op) { return op.reference; }};
+constexpr Backend kReference = {
+    .name = "reference", .find = [](const OpDefinition& op) -> const Kernels* { return op.reference; }};
 constexpr Backend kCpu = {.name = "cpu", .find = [](const OpDefinition& op) { return op.cpu; }};
 
 }  // namespace

@@ -189,4 +189,14 @@ class Server {
   std::unique_ptr<HttpServer> http_;
 };
 
+// The chat page, serve/web/index.html, of `serve` and of `export --format html`. Each field is
+// inserted for the mark of its name, such as @head@.
+struct PageParts {
+  std::string_view nonce;
+  std::string_view head = {};
+  std::string_view backend;  // a script, such as serve/web/http.js
+  std::string_view parts = {};
+};
+std::string chat_page(const PageParts& parts);
+
 }  // namespace thimble

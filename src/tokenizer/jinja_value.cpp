@@ -127,7 +127,7 @@ Value Workspace::text(std::string text) {
 
 Value Workspace::list(std::vector<Value> items) {
   take(sizeof(List) + items.size() * sizeof(Value));
-  lists_.push_back(std::make_unique<List>(std::move(items)));
+  lists_.push_back(std::make_unique<List>(List{.items = std::move(items)}));
   return Value(lists_.back().get());
 }
 
@@ -139,7 +139,7 @@ Dict* Workspace::dict() {
 
 Loop* Workspace::loop(std::vector<Value> items) {
   take(sizeof(Loop) + items.size() * sizeof(Value));
-  loops_.push_back(std::make_unique<Loop>(std::move(items)));
+  loops_.push_back(std::make_unique<Loop>(Loop{.items = std::move(items)}));
   return loops_.back().get();
 }
 
@@ -151,7 +151,7 @@ Callable* Workspace::callable(Callable made) {
 
 Scope* Workspace::scope(Scope* parent) {
   take(sizeof(Scope));
-  scopes_.push_back(std::make_unique<Scope>(parent));
+  scopes_.push_back(std::make_unique<Scope>(Scope{.parent = parent, .names = {}}));
   return scopes_.back().get();
 }
 

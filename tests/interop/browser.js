@@ -11,19 +11,19 @@ export const no_browser = existsSync(executable) ? false : `${executable} not fo
 // Chromium cannot use its sandbox as root.
 export const launch = () => chromium.launch({ executablePath: executable, args: process.getuid() === 0 ? ['--no-sandbox'] : [] });
 
-// Runs `use` with a new page at `url`. `expected` matches console errors that the test provokes.
+// Runs `use` with a new page at `url`. `expected` matches console errors, exceptions and requests
+// that the test provokes.
 export async function with_page(browser, url, { expected = /^$/, prepare = () => {}, ...options }, use) {
   const context = await browser.newContext({ viewport: { width: 1100, height: 720 }, ...options });
   const page = await context.newPage();
   page.setDefaultTimeout(60_000);
   const problems = [];
-  page.on('console', (message) => {
-    if (message.type() === 'error' && !expected.test(message.text())) problems.push(message.text());
-  });
-  page.on('pageerror', (error) => problems.push(String(error)));
+  const note = (problem) => { if (!expected.test(problem)) problems.push(problem); };
+  page.on('console', (message) => { if (message.type() === 'error') note(message.text()); });
+  page.on('pageerror', (error) => note(String(error)));
   page.on('request', (request) => {
     const to = request.url();
-    if (to !== url && !to.startsWith(`${url}/`) && !to.startsWith('data:')) problems.push(`a request to ${to}`);
+    if (to !== url && !to.startsWith(`${url}/`) && !/^(data|blob):/.test(to)) note(`a request to ${to}`);
   });
   try {
     await prepare(page, context);

@@ -1,0 +1,355 @@
+// Runs a thimble model in a browser, a worker or Node. It has no dependency.
+//
+//   import { load } from "./thimble.mjs";
+//   const model = await load({ wasm: "thimble.wasm", model: "model.thimble" });
+//   const { text } = await model.complete({ prompt: "Once upon a time", max_tokens: 64 });
+//
+// docs/browser.md is the reference. The functions of thimble.wasm are in src/wasm/runtime.cpp.
+
+export class ThimbleError extends Error {
+  // code: "unsupported" (no WebAssembly SIMD), "model" (damaged, or not a model), "request" (of
+  // complete()), "memory", "network" or "closed". hint: what to do; may be "".
+  constructor(code, message, hint = "", field = "") {
+    super(message);
+    this.name = "ThimbleError";
+    this.code = code;
+    this.hint = hint;
+    if (field) this.field = field;
+  }
+}
+
+const isNode = typeof process !== "undefined" && !!process.versions?.node;
+const encoder = new TextEncoder(), decoder = new TextDecoder();
+
+// A function with one v128 constant: valid only where SIMD is supported.
+const simdProbe = new Uint8Array([
+  0, 97, 115, 109, 1, 0, 0, 0, 1, 5, 1, 96, 0, 1, 123, 3, 2, 1, 0, 10, 10, 1, 8, 0, 65, 0, 253, 15, 253, 98, 11]);
+// A function with try and catch_all.
+const exceptionProbe = new Uint8Array([
+  0, 97, 115, 109, 1, 0, 0, 0, 1, 4, 1, 96, 0, 0, 3, 2, 1, 0, 10, 8, 1, 6, 0, 6, 64, 25, 11, 11]);
+
+function checkSupport() {
+  if (typeof WebAssembly === "undefined")
+    throw new ThimbleError("unsupported", "this browser has no WebAssembly", "use a current version of Chrome, Edge, Firefox or Safari");
+  for (const [name, probe] of [["SIMD", simdProbe], ["exceptions", exceptionProbe]])
+    if (!WebAssembly.validate(probe))
+      throw new ThimbleError("unsupported", `this browser has no WebAssembly ${name}`,
+                             "use Chrome or Edge 95, Firefox 100, Safari 16.4, Node 17 or newer");
+}
+
+async function bytesOf(source, what) {
+  if (source instanceof Uint8Array) return source;
+  if (source instanceof ArrayBuffer) return new Uint8Array(source);
+  if (typeof Response !== "undefined" && source instanceof Response) {
+    if (!source.ok) throw new ThimbleError("network", `${what}: the server answered ${source.status}`);
+    return new Uint8Array(await source.arrayBuffer());
+  }
+  const text = String(source);
+  if (isNode && !/^(https?|data|blob):/.test(text)) {
+    const { readFile } = await import("node:fs/promises");
+    try {
+      return await readFile(text.startsWith("file:") ? new URL(text) : text);
+    } catch (error) {
+      throw new ThimbleError("network", `${what}: cannot read ${text}: ${error.message}`);
+    }
+  }
+  try {
+    return await bytesOf(await fetch(text), what);
+  } catch (error) {
+    if (error instanceof ThimbleError) throw error;
+    throw new ThimbleError("network", `${what}: cannot fetch ${text}: ${error.message}`,
+                           location?.protocol === "file:" ? "serve the page over HTTP, or use export --format html" : "");
+  }
+}
+
+// An instance of thimble.wasm and its memory.
+class Runtime {
+  static async start(module, onPart) {
+    const runtime = new Runtime();
+    // A reactor: the C library asks for the clock, and for files that it then does not find.
+    const badFile = 8, notSupported = 52;
+    const wasi = {
+      clock_time_get: (id, precision, at) => {
+        const nanoseconds = BigInt(Math.round((id === 0 ? Date.now() : performance.now()) * 1e6));
+        new DataView(runtime.memory.buffer).setBigUint64(at, nanoseconds, true);
+        return 0;
+      },
+      environ_sizes_get: (count, size) => {
+        const view = new DataView(runtime.memory.buffer);
+        view.setUint32(count, 0, true), view.setUint32(size, 0, true);
+        return 0;
+      },
+      environ_get: () => 0,
+      fd_close: () => badFile,
+      fd_read: () => badFile,
+      fd_seek: () => badFile,
+      fd_write: (file, vectors, count, written) => {
+        const view = new DataView(runtime.memory.buffer);
+        let text = "", bytes = 0;
+        for (let i = 0; i < count; ++i) {
+          const at = view.getUint32(vectors + 8 * i, true), size = view.getUint32(vectors + 8 * i + 4, true);
+          text += decoder.decode(new Uint8Array(runtime.memory.buffer, at, size).slice());
+          bytes += size;
+        }
+        if (text.trim()) console.error(text.trimEnd());
+        view.setUint32(written, bytes, true);
+        return 0;
+      },
+      proc_exit: (code) => {
+        throw new ThimbleError("memory", `the runtime ended with code ${code}`);
+      },
+    };
+    const imports = { thimble: { part: onPart }, wasi_snapshot_preview1: {}, env: {} };
+    for (const { module: from, name } of WebAssembly.Module.imports(module))
+      imports[from][name] ??= (from === "wasi_snapshot_preview1" && wasi[name]) ||
+        (name === "emscripten_notify_memory_growth" ? () => {} : () => notSupported);
+    const instance = await WebAssembly.instantiate(module, imports);
+    runtime.exports = instance.exports;
+    runtime.memory = instance.exports.memory;
+    runtime.exports._initialize?.();
+    return runtime;
+  }
+
+  bytes(at, size) {
+    return new Uint8Array(this.memory.buffer, at >>> 0, size);
+  }
+
+  // Copies bytes into memory that the called function frees.
+  place(bytes) {
+    const at = this.exports.malloc(Math.max(bytes.length, 1)) >>> 0;
+    if (at === 0) throw new ThimbleError("memory", "out of memory: a page can use at most 4 GB", "use a smaller model");
+    this.bytes(at, bytes.length).set(bytes);
+    return at;
+  }
+
+  // Calls a function and returns its text. A trap (out of memory, stack overflow) is an error too.
+  call(code, name, ...values) {
+    let status;
+    try {
+      status = this.exports[name](...values);
+    } catch (error) {
+      if (error instanceof ThimbleError) throw error;
+      throw new ThimbleError(error instanceof WebAssembly.RuntimeError ? "memory" : code,
+                             `the runtime failed: ${error.message}`, "close other pages, or use a smaller model");
+    }
+    const text = decoder.decode(this.bytes(this.exports.thimble_text(), this.exports.thimble_text_size() >>> 0).slice());
+    if (status === 0) return text;
+    const { message, hint, field } = JSON.parse(text);
+    throw new ThimbleError(message.startsWith("out of memory") ? "memory" : code, message, hint, field);
+  }
+}
+
+// A pause in which the page handles events. setTimeout would wait at least 4 ms.
+function pause() {
+  if (typeof setImmediate === "function") return new Promise((resolve) => setImmediate(resolve));
+  return new Promise((resolve) => {
+    const { port1, port2 } = new MessageChannel();
+    port1.onmessage = () => {
+      port1.close();
+      resolve();
+    };
+    port2.postMessage(0);
+  });
+}
+
+const kPauseMilliseconds = 12;  // complete() pauses at least every 16 ms; a step takes a few
+
+// The body of the request to the server's route with the same meaning. Options that are not named
+// here are passed on: min_p, repeat_penalty, response_format, ... thimble.wasm refuses unknown ones.
+function requestBody({ onToken, signal, prompt, messages, logprobs, ...rest }, info) {
+  const body = { seed: crypto.getRandomValues(new Uint32Array(1))[0] };
+  for (const [name, value] of Object.entries(rest))
+    if (value !== undefined && value !== null) body[name] = value;
+  if (messages !== undefined) {
+    if (!info.chat)
+      throw new ThimbleError("request", "the model was not trained on chats", "pass `prompt` instead of `messages`", "messages");
+    body.messages = messages;
+    if (logprobs !== undefined) body.logprobs = true, body.top_logprobs = logprobs;
+  } else {
+    body.prompt = prompt ?? "";
+    body.max_tokens ??= 256;
+    if (logprobs !== undefined) body.logprobs = logprobs;
+  }
+  return body;
+}
+
+export class Model {
+  #runtime;
+  #busy = false;
+
+  constructor(runtime, info) {
+    this.#runtime = runtime;
+    this.info = info;
+  }
+
+  get #open() {
+    if (!this.#runtime) throw new ThimbleError("closed", "the model is closed");
+    return this.#runtime;
+  }
+
+  async complete(request = {}) {
+    const runtime = this.#open;
+    if (this.#busy) throw new ThimbleError("request", "the model is already completing a text", "wait for its end, or open it twice");
+    const body = encoder.encode(JSON.stringify(requestBody(request, this.info)));
+    this.#busy = true;
+    try {
+      const { tokens_dropped } = JSON.parse(runtime.call("request", "thimble_submit", runtime.place(body), body.length));
+      return await this.#run(runtime, request, tokens_dropped);
+    } finally {
+      this.#busy = false;
+    }
+  }
+
+  async #run(runtime, { onToken, signal, logprobs }, dropped) {
+    const run = { started: performance.now(), first: 0, dropped, text: "", tokens: [], prompt_tokens: 0 };
+    let paused = run.started;
+    const take = (event) => {
+      if (event.error) throw new ThimbleError("request", event.error);
+      if (event.prompt.length > 0) this.#showPrompt(event.prompt, onToken);
+      if (event.tokens.length > 0 && run.first === 0) run.first = performance.now();
+      run.text += event.text;
+      if (event.prompt_tokens) run.prompt_tokens = event.prompt_tokens;
+      event.tokens.forEach((token, i) => {
+        run.tokens.push(token.id);
+        // The text of several tokens that make one character comes with the last of them.
+        onToken?.(tokenShown(token, i === event.tokens.length - 1 ? event.text : "", logprobs !== undefined));
+      });
+      if (event.tokens.length === 0 && event.text) onToken?.({ text: event.text, token: -1, bytes: [] });
+      return event.finish_reason;
+    };
+    for (;;) {
+      if (signal?.aborted) {
+        JSON.parse(runtime.call("request", "thimble_cancel")).forEach(take);
+        return completed(run, "abort");
+      }
+      for (const event of JSON.parse(runtime.call("request", "thimble_step"))) {
+        const reason = take(event);
+        if (reason) return completed(run, reason);
+      }
+      const now = performance.now();
+      if (now - paused < kPauseMilliseconds) continue;
+      await pause();
+      paused = performance.now();
+      if (this.#runtime !== runtime) throw new ThimbleError("closed", "the model was closed");
+    }
+  }
+
+  // The tokens of a scored prompt (echo).
+  #showPrompt(prompt, onToken) {
+    const characters = new TextDecoder();
+    for (const token of prompt)
+      onToken?.(tokenShown(token, characters.decode(Uint8Array.from(token.bytes), { stream: true }), true));
+  }
+
+  tokenize(text) {
+    const bytes = encoder.encode(String(text));
+    return Int32Array.from(JSON.parse(this.#open.call("request", "thimble_tokenize", this.#open.place(bytes), bytes.length)));
+  }
+
+  detokenize(ids) {
+    const bytes = new Uint8Array(Int32Array.from(ids).buffer);
+    return this.#open.call("request", "thimble_detokenize", this.#open.place(bytes), bytes.length);
+  }
+
+  close() {
+    this.#runtime = undefined;  // its memory is freed with the instance
+  }
+}
+
+function completed({ started, first, dropped, text, tokens, prompt_tokens }, finish_reason) {
+  const ended = performance.now(), begun = first || ended, seconds = (ended - begun) / 1000;
+  return {
+    text,
+    tokens: Int32Array.from(tokens),
+    finish_reason,
+    usage: {
+      prompt_tokens,
+      completion_tokens: tokens.length,
+      context_used: prompt_tokens + tokens.length,
+      dropped_tokens: dropped,
+    },
+    timings: {
+      prompt_seconds: (begun - started) / 1000,
+      seconds: (ended - started) / 1000,
+      tokens_per_second: tokens.length > 1 && seconds > 0 ? (tokens.length - 1) / seconds : 0,
+    },
+  };
+}
+
+function tokenShown(token, text, scored) {
+  const shown = { text, token: token.id, bytes: token.bytes };
+  if (!scored) return shown;
+  shown.logprob = token.logprob;
+  shown.top = token.top.map(({ id, bytes, logprob }) =>
+    ({ text: decoder.decode(Uint8Array.from(bytes)), token: id, bytes, logprob }));
+  return shown;
+}
+
+// ---- the parts of an HTML file
+
+let crcTable;
+function crc32(bytes) {
+  crcTable ??= Uint32Array.from({ length: 256 }, (_, n) => {
+    for (let k = 0; k < 8; ++k) n = n & 1 ? (n >>> 1) ^ 0xedb88320 : n >>> 1;
+    return n;
+  });
+  let crc = -1;
+  for (let i = 0; i < bytes.length; ++i) crc = crcTable[(crc ^ bytes[i]) & 255] ^ (crc >>> 8);
+  return (crc ^ -1) >>> 0;
+}
+
+function fromBase64(text) {
+  if (Uint8Array.fromBase64) return Uint8Array.fromBase64(text);
+  const binary = atob(text), bytes = new Uint8Array(binary.length);
+  for (let i = 0; i < binary.length; ++i) bytes[i] = binary.charCodeAt(i);
+  return bytes;
+}
+
+async function gunzip(bytes) {
+  const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip"));
+  return new Uint8Array(await new Response(stream).arrayBuffer());
+}
+
+// Decodes the text of an element of an HTML file. part: {bytes, crc32, gzip}, of the result.
+export async function decode_part(text, part) {
+  let bytes;
+  try {
+    bytes = fromBase64(text);
+    if (part.gzip) bytes = await gunzip(bytes);
+  } catch (error) {
+    throw new ThimbleError("damaged", `a part of this file cannot be decoded: ${error.message}`);
+  }
+  if (bytes.length !== part.bytes)
+    throw new ThimbleError("damaged", `a part of this file should have ${part.bytes} bytes, but ${bytes.length} were found`);
+  if (crc32(bytes) !== part.crc32) throw new ThimbleError("damaged", "a part of this file does not match its checksum");
+  return bytes;
+}
+
+// Opens a model. wasm, model: bytes, a Response or an address (in Node also a path). onProgress
+// receives {stage, fraction}.
+export async function load({ wasm, model, onProgress, about = {} }) {
+  checkSupport();
+  const progress = (stage, fraction) => onProgress?.({ stage, fraction });
+  progress("reading", 0);
+  const [code, bytes] = await Promise.all([
+    wasm instanceof WebAssembly.Module ? wasm : bytesOf(wasm, "the runtime"), bytesOf(model, "the model")]);
+  progress("starting", 0);
+  const module = code instanceof WebAssembly.Module ? code : await WebAssembly.compile(code);
+  let parts = [], total = 0, done = 0;
+  const onPart = (index) => {
+    // Called before a part of the weights is decoded. Parts 0 and 1 are metadata and tokenizer.
+    progress("decoding weights", total > 0 ? done / total : 0);
+    done += parts[index + 2]?.raw ?? 0;
+    return 0;
+  };
+  const runtime = await Runtime.start(module, onPart);
+  const at = runtime.place(bytes);
+  parts = JSON.parse(runtime.call("model", "thimble_parts", at, bytes.length));
+  for (const part of parts.slice(2)) total += part.raw;
+  const facts = JSON.parse(runtime.call("model", "thimble_open", at, bytes.length));
+  progress("ready", 1);
+  const training = facts.metadata["thimble.training"];
+  const card = training ? JSON.parse(training) : {};
+  delete facts.metadata;
+  return new Model(runtime, { name: "model", bits_per_byte: card.val_bpb ?? null, card, echo: true, ...facts, ...about });
+}

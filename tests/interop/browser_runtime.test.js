@@ -1,0 +1,140 @@
+// Runs models in the browser's runtime, in Node, and compares them with the native program.
+import assert from 'node:assert/strict';
+import { existsSync, readdirSync } from 'node:fs';
+import { readFile, writeFile } from 'node:fs/promises';
+import { dirname, join } from 'node:path';
+import { after, before, test } from 'node:test';
+import { pathToFileURL } from 'node:url';
+import { remove, temporary_folder } from './server.js';
+import { binary, thimble } from './thimble.js';
+
+const shared = join(dirname(binary), '../share/thimble');
+const skip = existsSync(join(shared, 'thimble.wasm')) ? false : 'the runtime is not built (./test --wasm)';
+const folder = temporary_folder();
+const at = (name) => join(folder, name);
+
+const succeed = (...words) => {
+  const { exit_code, stdout, stderr } = thimble(...words);
+  assert.equal(exit_code, 0, `thimble ${words.join(' ')}: ${stdout}${stderr}`);
+  return stdout;
+};
+const small = ['context=128', 'layers=2', 'dim=64', 'heads=4', 'kv_heads=2', 'mlp_hidden=128', 'batch_tokens=1024', 'val_tokens=1024', 'val_every=0',
+  'dtype=f32'].flatMap((setting) => ['--set', setting]);
+const presets = {
+  golf: ['--preset', 'golf', '--tokenizer', 'sentencepiece:400'],
+  llama: ['--preset', 'llama', '--tokenizer', 'bpe:400', '--optimizer', 'muon'],
+  qwen3: ['--preset', 'qwen3', '--tokenizer', 'bpe:400', '--optimizer', 'muon'],
+};
+
+before(() => {
+  if (skip) return;
+  succeed('data', 'sample', '--kind', 'tales', '--size', '200k', '-o', at('tales.txt'), '-q');
+  succeed('data', 'sample', '--kind', 'chat', '--size', '200k', '-o', at('chats.jsonl'), '-q');
+  for (const [name, words] of Object.entries(presets)) {
+    succeed('train', '--data', at('tales.txt'), '-o', at(name), '-q', '--threads', '2', '--steps', '20', ...words, ...small);
+    succeed('export', at(name), '--format', 'js', '-o', at(`${name}-js`), '-q');
+  }
+  succeed('train', '--data', at('chats.jsonl'), '-o', at('chat'), '-q', '--threads', '2', '--preset', 'chat', '--tokenizer', 'bpe:400', '--steps', '20', ...small);
+  succeed('pack', at('chat'), '-o', at('chat.thimble'), '-q');
+  succeed('export', at('chat.thimble'), '--format', 'js', '-o', at('chat-js'), '-q');
+  succeed('pack', at('golf'), '-o', at('packed.thimble'), '-q', '--codec', 'zstd', '--allow-loss');
+  succeed('export', at('packed.thimble'), '--format', 'js', '-o', at('packed-js'), '-q');
+}, { timeout: 600_000 });
+after(() => remove(folder));
+
+async function open(name, more = {}) {
+  const exported = at(`${name}-js`);
+  const { load } = await import(pathToFileURL(join(exported, 'thimble.mjs')).href);
+  return load({ wasm: join(exported, 'thimble.wasm'), model: join(exported, 'model.thimble'), ...more });
+}
+
+// The two programs round differently, so tokens that are equally likely may change places.
+const limit = 1e-4;
+const sources = { golf: 'golf', llama: 'llama', qwen3: 'qwen3', packed: 'packed.thimble', chat: 'chat.thimble' };
+for (const [name, source] of Object.entries(sources))
+  test(`${name}: greedy tokens equal the native program's`, { skip }, async () => {
+    const model = await open(name);
+    // At the start of a text, `generate` excludes a chat model's control tokens; the server's route does not.
+    for (const prompt of ['Once upon a time', 'Übung: 3 + 4 = 😀\n', ...(name === 'chat' ? [] : [''])]) {
+      const { samples: [native] } = JSON.parse(succeed('generate', at(source), prompt, '--greedy', '--dtype', 'f32', '--max-tokens', '40', '--ignore-eos',
+        '--json', '-q'));
+      const margins = [];
+      const ours = await model.complete({ prompt, max_tokens: 40, temperature: 0, ignore_eos: true, logprobs: 2,
+        onToken: ({ top }) => margins.push(top[0].logprob - top[1].logprob) });
+      const differs = native.tokens.findIndex((token, i) => token !== ours.tokens[i]);
+      if (differs >= 0) assert.ok(margins[differs] <= limit, `'${prompt}': token ${differs} is ${ours.tokens[differs]}, natively ${native.tokens[differs]}`);
+      else assert.equal(ours.tokens.length, native.tokens.length);
+    }
+    assert.equal(model.detokenize(model.tokenize('Anna took a boat')), 'Anna took a boat');
+  });
+
+test('options, events, stop strings, seeds and an abort', { skip }, async () => {
+  const model = await open('llama');
+  const seen = [];
+  const one = await model.complete({ prompt: 'The', max_tokens: 20, temperature: 1, seed: 7, logprobs: 2, onToken: (token) => seen.push(token) });
+  assert.equal(seen.map(({ text }) => text).join(''), one.text);
+  assert.deepEqual(seen.map(({ token }) => token), [...one.tokens]);
+  for (const { logprob, top } of seen) assert.ok(logprob <= 0 && top.length === 2 && top[0].logprob >= top[1].logprob);
+  assert.equal(one.usage.completion_tokens, one.tokens.length);
+  const same = await model.complete({ prompt: 'The', max_tokens: 20, temperature: 1, seed: 7 });
+  assert.equal(same.text, one.text);
+  const stop = one.text.slice(3, 5);
+  const stopped = await model.complete({ prompt: 'The', max_tokens: 20, temperature: 1, seed: 7, stop: [stop] });
+  assert.equal(stopped.finish_reason, 'stop');
+  assert.equal(stopped.text, one.text.slice(0, one.text.indexOf(stop)));
+
+  const controller = new AbortController();
+  let count = 0;
+  const aborted = await model.complete({ prompt: '', max_tokens: 10_000, ignore_eos: true, signal: controller.signal,
+    onToken: () => { if (++count === 5) controller.abort(); } }).catch((error) => error);
+  if (!(aborted instanceof Error)) assert.ok(['abort', 'length'].includes(aborted.finish_reason));
+  const prompt = [];
+  await model.complete({ prompt: 'Once upon', echo: true, max_tokens: 0, logprobs: 1, onToken: (token) => prompt.push(token) });
+  assert.equal(prompt.map(({ text }) => text).join(''), 'Once upon');
+  assert.ok(model.info.parameters > 0 && model.info.context === 128 && !model.info.chat && model.info.echo);
+});
+
+test('a chat is rendered by its own template', { skip }, async () => {
+  const model = await open('chat');
+  const messages = [{ role: 'user', content: 'Where is the bell?' }];
+  const { text, usage } = await model.complete({ messages, max_tokens: 12, temperature: 0 });
+  assert.equal(typeof text, 'string');
+  assert.ok(usage.prompt_tokens > model.tokenize('Where is the bell?').length);
+});
+
+test('wrong requests and damaged files are errors with a code', { skip }, async () => {
+  const model = await open('llama');
+  const code = (expected) => (error) => error.name === 'ThimbleError' && error.code === expected && error.message.length > 10;
+  await assert.rejects(model.complete({ messages: [{ role: 'user', content: 'hi' }] }), code('request'));
+  await assert.rejects(model.complete({ prompt: 'a', temperature: -1 }), code('request'));
+  await assert.rejects(model.complete({ prompt: 'a', wrong_option: 1 }), code('request'));
+  assert.throws(() => model.detokenize([1_000_000]), code('request'));
+  assert.ok((await model.complete({ prompt: 'a', max_tokens: 2 })).tokens.length > 0, 'usable after errors');
+  model.close();
+  await assert.rejects(model.complete({ prompt: 'a' }), code('closed'));
+
+  const { load } = await import(pathToFileURL(join(at('llama-js'), 'thimble.mjs')).href);
+  const wasm = await readFile(join(at('llama-js'), 'thimble.wasm')), bytes = await readFile(join(at('llama-js'), 'model.thimble'));
+  for (const damaged of [bytes.subarray(0, bytes.length / 2), bytes.subarray(0, 3), new Uint8Array(0), Buffer.concat([bytes.subarray(0, 500), Buffer.of(1), bytes.subarray(501)])])
+    await assert.rejects(load({ wasm, model: damaged }), code('model'));
+  await assert.rejects(load({ wasm: join(folder, 'absent.wasm'), model: bytes }), code('network'));
+});
+
+test('the runtime is small and asks only for functions that thimble.mjs has', { skip }, async () => {
+  const bytes = await readFile(join(shared, 'thimble.wasm'));
+  assert.ok(bytes.length <= 1_500_000, `${bytes.length} bytes`);
+  const known = /^(thimble\.part|wasi_snapshot_preview1\.\w+|env\.(emscripten_notify_memory_growth|__call_sighandler|getentropy))$/;
+  for (const { module, name } of WebAssembly.Module.imports(new WebAssembly.Module(bytes))) assert.match(`${module}.${name}`, known);
+});
+
+test('export reports what is missing, and leaves nothing behind', { skip }, async () => {
+  await writeFile(at('broken.thimble'), (await readFile(at('chat.thimble'))).subarray(0, 1000));
+  for (const words of [['export', at('broken.thimble'), '--format', 'html', '-o', at('x.html')],
+    ['export', at('llama'), '--format', 'html', '--type', 'f16', '-o', at('x.html')],
+    ['export', at('llama'), '--format', 'gguf', '--bits', '8', '-o', at('x.html')]]) {
+    const { exit_code, stderr } = thimble(...words);
+    assert.notEqual(exit_code, 0);
+    assert.match(stderr, /^error: .*/m);
+  }
+  assert.ok(!readdirSync(folder).some((name) => name.startsWith('x.html')));
+});
