@@ -11,7 +11,7 @@ import { after, before, test } from 'node:test';
 import { fileURLToPath, pathToFileURL } from 'node:url';
 import { launch, no_browser, photograph, with_page } from './browser.js';
 import { launch_firefox, no_firefox, with_firefox } from './html_file.js';
-import { remove, temporary_folder } from './server.js';
+import { remove, serve, temporary_folder } from './server.js';
 import { binary, thimble } from './thimble.js';
 
 const runtime = join(dirname(binary), '../share/thimble/thimble.wasm');
@@ -128,6 +128,27 @@ for (const [name, { missing, launch: start, open }] of Object.entries(drivers)) 
     }
   });
 }
+
+test("scored texts have the log-probabilities of the server's API", { skip: drivers.Chromium.missing, timeout: 300_000 }, async () => {
+  const body = { prompt: 'A pig and a sheep are at the school.\nÜ 😀', echo: true, max_tokens: 0, logprobs: 2 };
+  const server = await serve(at('chat.thimble'), '--dtype', 'f32');
+  const reply = await (await fetch(`${server.url}/v1/completions`, { method: 'POST', body: JSON.stringify(body) })).json();
+  await server.stop();
+  const native = reply.choices[0].logprobs.token_logprobs, browser = await launch();
+  try {
+    await drivers.Chromium.open(browser, 'chat', async (page) => {
+      const scored = await page.evaluate(async (request) => {
+        const logprobs = [];
+        await window.thimble.complete({ ...request, onToken: ({ logprob }) => logprobs.push(logprob) });
+        return logprobs;
+      }, body);
+      assert.equal(scored.length, native.length);
+      for (const [i, logprob] of native.entries()) assert.ok(Math.abs(scored[i] - logprob) <= limit, `token ${i}: ${scored[i]}, natively ${logprob}`);
+    });
+  } finally {
+    await browser.close();
+  }
+});
 
 test('the page of an exported chat model chats, scores a text, and follows a schema', { skip: drivers.Chromium.missing, timeout: 300_000 }, async () => {
   const browser = await launch();
