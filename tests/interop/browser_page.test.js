@@ -187,6 +187,7 @@ test('a damaged file gets a sentence', needs_browser, async () => {
   const damages = [
     [(text) => text.replace(/(id="thimble-model">)..../, '$1'), /^This file is damaged: the model should have \d+ bytes, but \d+ were found\./],
     [(text) => text.replace('id="thimble-about">{', 'id="thimble-about">['), /^This file is damaged: the description of its model cannot be read\./],
+    [(text) => text.replace('"parameters":722304', '"parameters":null'), /^This file is damaged: the description of its model cannot be read\./],
     [(text) => text.replace('id="thimble-about"', 'id="other"'), /^This file is damaged: the description of its model cannot be read\./],
     [(text) => text.replace('async function decode_part', 'async function decode_part('), /^The program of the model stopped: /],
   ];
@@ -214,6 +215,16 @@ test('a model that needs too much memory gets a sentence, also later', needs_bro
     assert.equal(await page.textContent('.assistant.failed .note'), 'out of memory');
   });
 });
+
+test('a worker that breaks ends its requests with a sentence', needs_browser, () => on({}, {
+  expected: /broke/, edit: (text) => text.replace('const used =', "setTimeout(() => { throw new Error('it broke'); }); await pause(1e6); const used ="),
+}, async (page) => {
+  for (const count of [1, 2]) {
+    await ask(page, 'One?', count);
+    assert.match(await page.locator('.assistant.failed .note').last().textContent(), /^The program of the model stopped: .*it broke\.$/);
+  }
+  assert.match(await notice(page), /it broke/);
+}));
 
 test('without JavaScript, the page says that it needs it', needs_browser, () => on({}, { javaScriptEnabled: false }, async (page) => {
   assert.equal(await notice(page), 'This page needs JavaScript and a browser of 2024 or later.');

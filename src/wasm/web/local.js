@@ -3,9 +3,12 @@
 // It also offers window.thimble (docs/guides/share-one-file.md): `ready`, a promise of `info`;
 // `complete(options)`, the function of thimble.mjs; and `info`.
 
+// The description of the model; null if it is damaged.
 function read_about() {
   try {
-    return JSON.parse(by_id('thimble-about').textContent);
+    const found = JSON.parse(by_id('thimble-about').textContent);
+    const numbers = [found.parameters, found.bytes, found.context, found.bits_per_byte ?? 0];
+    return found.name && found.parts && numbers.every(Number.isFinite) ? found : null;
   } catch {
     return null;
   }
@@ -17,7 +20,7 @@ const stays_here = 'Everything stays on this computer.';
 const backend = {
   context: about?.context ?? 0,
   // In some browsers all files share one storage.
-  storage: `thimble.${about?.parts?.['thimble-model']?.digest ?? about?.name}`,
+  storage: `thimble.${about?.parts['thimble-model']?.digest}`,
   welcome: `The model runs in this page. ${stays_here}`,
   hint: 'The same seed and settings give the same text again.',
 };
@@ -41,7 +44,7 @@ const probe = new Uint8Array([0, 97, 115, 109, 1, 0, 0, 0, 1, 5, 1, 96, 0, 1, 12
 
 // Returns why the model cannot run here, or nothing.
 function obstacle() {
-  if (!about?.parts) return `This file is damaged: the description of its model cannot be read. ${get_file_again}`;
+  if (!about) return `This file is damaged: the description of its model cannot be read. ${get_file_again}`;
   if (!by_id('thimble-end')) return `This file is incomplete: its end is missing. ${get_file_again}`;
   if (typeof WebAssembly !== 'object' || !WebAssembly.validate(probe))
     return 'This browser cannot run the model: it lacks WebAssembly with SIMD and exceptions. ' +
@@ -49,7 +52,7 @@ function obstacle() {
   return '';
 }
 
-let worker = null, requests = 0;
+let worker = null, requests = 0, broken = '';  // broken: why the worker cannot be used any more
 const running = new Map();  // by id: what to call with tokens, the result or an error
 
 // Takes the text of an element out of the document, which frees its memory.
@@ -68,9 +71,11 @@ function start() {
   worker = new Worker(URL.createObjectURL(new Blob([source], { type: 'text/javascript' })));
   return new Promise((resolve, reject) => {
     const fail = (error) => {
-      reject(new Error(sentence(error)));
-      for (const request of running.values()) request.reject(new Error(sentence(error)));
+      broken = sentence(error);
+      reject(new Error(broken));
+      for (const request of running.values()) request.reject(new Error(broken));
       running.clear();
+      show_notice(broken);
     };
     worker.onerror = (event) => fail({ message: `The program of the model stopped: ${event.message ?? 'no reason given'}` });
     worker.onmessage = ({ data }) => {
@@ -93,13 +98,12 @@ function receive_answer({ id, tokens, per_second, result, error }) {
 
 async function run(options, on_tokens, signal) {
   await ready;
+  if (broken) throw new Error(broken);
   const id = ++requests;
   return new Promise((resolve, reject) => {
-    worker.postMessage({ id, complete: options });
+    worker.postMessage({ id, complete: options, abort: signal?.aborted });
     running.set(id, { resolve, reject, on_tokens });
-    const abort = () => worker.postMessage({ id, abort: true });
-    if (signal?.aborted) abort();
-    else signal?.addEventListener('abort', abort, { once: true });
+    signal?.addEventListener('abort', () => worker.postMessage({ id, abort: true }), { once: true });
   });
 }
 
@@ -115,6 +119,7 @@ window.thimble = {
 
 function show_progress({ stage, fraction }) {
   const bar = by_id('progress-bar'), text = by_id('progress-text'), shown = `Unpacking the model: ${stage}`;
+  if (!bar) return;
   if (text.textContent !== shown) text.textContent = shown;  // is announced
   bar.firstChild.style.width = `${100 * fraction}%`;
   bar.ariaValueNow = Math.round(100 * fraction);

@@ -3,7 +3,7 @@
 //
 //   from the page                       to the page
 //   {load: {about, texts}}              {progress: {stage, fraction}} ..., then {ready: info} or {failed}
-//   {id, complete: options}             {id, tokens, per_second} ..., then {id, result} or {id, error}
+//   {id, complete: options, abort}      {id, tokens, per_second} ..., then {id, result} or {id, error}
 //   {id, abort: true}
 //
 // `texts` are the texts of the file's elements by id. Completions run one after the other.
@@ -60,6 +60,6 @@ function complete(id, options) {
 
 onmessage = ({ data }) => {
   if (data.load) load_model(data.load).catch((error) => postMessage({ failed: plain(error) }));
-  else if (data.abort) running.get(data.id)?.abort();
-  else complete(data.id, data.complete);
+  if (data.complete) complete(data.id, data.complete);
+  if (data.abort) running.get(data.id)?.abort();
 };
