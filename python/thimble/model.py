@@ -284,8 +284,8 @@ class Model:
         return dict(json.loads(command('pack', self.path, '-o', os.fspath(path), '--json', *words_of(settings))))
 
     def export(self, path: str | os.PathLike[str], *, format: str | None = None, **settings: Any) -> None:
-        """Exports the model, like `thimble export`. The format follows from the name: .gguf, else a Hugging
-        Face folder.
+        """Exports the model, like `thimble export`. The format follows from the name: .gguf, .html (a page
+        that runs the model in a browser), else a Hugging Face folder.
 
         >>> model.export("cats-hf", force=True)
         >>> thimble.load("cats-hf").facts["format"]
@@ -293,7 +293,8 @@ class Model:
         """
         from .training import command, words_of
         if format is None:
-            format = 'gguf' if os.fspath(path).endswith('.gguf') else 'hf'
+            ending = os.path.splitext(os.fspath(path))[1]
+            format = ending[1:] if ending in ('.gguf', '.html') else 'hf'
         command('export', self.path, '--format', format, '-o', os.fspath(path), *words_of(settings))
 
     # ---- inside
