@@ -34,7 +34,7 @@ std::map<std::string, std::string> for_foreign_programs() {
   if (sanitizer().empty()) return environment;
   // The runtime looks up the functions of libstdc++ when it starts.
   std::string preload;
-  for (const std::string name : {"lib" + sanitizer() + ".so", std::string("libstdc++.so.6")}) {
+  for (const std::string& name : {"lib" + sanitizer() + ".so", std::string("libstdc++.so.6")}) {
     const std::string path = run_program("/usr/bin/cc", {.arguments = {"-print-file-name=" + name}}).out;
     preload += path.substr(0, path.find('\n')) + " ";
   }
