@@ -223,16 +223,27 @@ void check_memory(const BrowserModel& model) {
         with_commas(static_cast<long long>(needed)), with_commas(static_cast<long long>(kMostBytes)));
 }
 
-std::string base64(std::string_view bytes) {
-  constexpr char kDigits[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
-  std::string text;
-  text.reserve((bytes.size() + 2) / 3 * 4);
-  for (std::size_t i = 0; i < bytes.size(); i += 3) {
-    const std::string_view group = bytes.substr(i, 3);
-    std::uint32_t bits = 0;
-    for (std::size_t k = 0; k < 3; ++k)
-      bits = bits << 8 | (k < group.size() ? static_cast<unsigned char>(group[k]) : 0u);
-    for (std::size_t k = 0; k < 4; ++k) text += k <= group.size() ? kDigits[bits >> (18 - 6 * k) & 63] : '=';
+// Five characters for four bytes, most significant digit first. The digits are the characters from
+// '#' on, without '<', which could end the element, and '\\'.
+std::string base85(std::string_view bytes) {
+  constexpr std::uint32_t kBase = 85;
+  constexpr auto kDigits = [] {
+    std::array<char, kBase> digits{};
+    char code = '#';
+    for (char& digit : digits) {
+      while (code == '<' || code == '\\') ++code;
+      digit = code++;
+    }
+    return digits;
+  }();
+  constexpr std::size_t kGroup = 4, kCharacters = 5;
+  std::string text((bytes.size() + kGroup - 1) / kGroup * kCharacters, ' ');
+  for (std::size_t i = 0; i * kGroup < bytes.size(); ++i) {
+    std::uint32_t value = 0;
+    for (std::size_t k = i * kGroup; k < (i + 1) * kGroup; ++k)
+      value = value << 8 | (k < bytes.size() ? static_cast<unsigned char>(bytes[k]) : 0u);
+    for (std::size_t k = kCharacters; k-- > 0; value /= kBase)
+      text[i * kCharacters + k] = kDigits[value % kBase];
   }
   return text;
 }
@@ -255,12 +266,13 @@ std::string gzip(std::string_view bytes) {
 }
 
 // What decode_part() of thimble.mjs needs.
-Json part_of(std::string_view bytes, bool gzipped) {
+Json part_of(std::string_view bytes, std::size_t stored, bool gzipped) {
   const uLong crc =
       crc32_z(crc32_z(0, nullptr, 0), reinterpret_cast<const Bytef*>(bytes.data()), bytes.size());
   return Json::object()
       .set("bytes", bytes.size())
       .set("crc32", static_cast<std::int64_t>(crc))
+      .set("stored", stored)
       .set("gzip", gzipped)
       .set("digest", digest_of(bytes).hex());
 }
@@ -281,7 +293,8 @@ Json licences_in(std::string_view text) {
   return list;
 }
 
-Json about(const BrowserModel& model, std::string_view runtime, std::string_view licences) {
+Json about(const BrowserModel& model, std::string_view runtime, std::size_t gzipped_bytes,
+           std::string_view licences) {
   const ModelConfig& config = model.file.config.model;
   Json card = Json::object()
                   .set("architecture", model.file.architecture)
@@ -305,8 +318,8 @@ Json about(const BrowserModel& model, std::string_view runtime, std::string_view
       .set("dtype", "f32")
       .set("version", std::string(version()))
       .set("parts", Json::object()
-                        .set("thimble-wasm", part_of(runtime, true))
-                        .set("thimble-model", part_of(model.bytes, false)))
+                        .set("thimble-wasm", part_of(runtime, gzipped_bytes, true))
+                        .set("thimble-model", part_of(model.bytes, model.bytes.size(), false)))
       .set("card", card)
       .set("licences", licences_in(licences));
 }
@@ -328,7 +341,7 @@ std::string html_page(const BrowserModel& model, std::string_view runtime, std::
   const std::string program = fmt::format("{}\n{}", browser_file(kModule), browser_file("worker.js"));
   check(program.find("</script") == program.npos && program.find("<!--") == program.npos,
         "[export] the page's program would end its element");
-  const std::string packed = base64(model.bytes);
+  const std::string packed = base85(model.bytes), gzipped = gzip(runtime);
   check(packed.size() < kMostText, Hint{"use --bits 8, 6 or 5, or --format js"},
         "{} is too large for one page: {} bytes, but browsers hold at most {} in one text", model.name,
         with_commas(static_cast<long long>(packed.size())), with_commas(static_cast<long long>(kMostText)));
@@ -339,11 +352,12 @@ std::string html_page(const BrowserModel& model, std::string_view runtime, std::
       "form-action "
       "'none'\">",
       nonce);
-  const std::string parts =
-      element("thimble-about", "application/json", escaped_json(about(model, runtime, licences))) +
-      element("thimble-worker", "text/plain", program) +
-      element("thimble-wasm", "text/plain", base64(gzip(runtime))) +
-      element("thimble-model", "text/plain", packed) + element("thimble-end", "text/plain", "");
+  const std::string parts = element("thimble-about", "application/json",
+                                    escaped_json(about(model, runtime, gzipped.size(), licences))) +
+                            element("thimble-worker", "text/plain", program) +
+                            element("thimble-wasm", "text/plain", base85(gzipped)) +
+                            element("thimble-model", "text/plain", packed) +
+                            element("thimble-end", "text/plain", "");
   return chat_page({.nonce = nonce, .head = policy, .backend = browser_file("local.js"), .parts = parts});
 }
 

@@ -1,11 +1,14 @@
 // Runs models exported with `export --format html` in Chromium and Firefox, from file:// and
 // offline, and compares them with the native program.
 import assert from 'node:assert/strict';
+import { spawnSync } from 'node:child_process';
+import { once } from 'node:events';
 import { existsSync } from 'node:fs';
-import { readFile, writeFile } from 'node:fs/promises';
+import { copyFile, readFile, writeFile } from 'node:fs/promises';
+import { createServer } from 'node:http';
 import { dirname, join } from 'node:path';
 import { after, before, test } from 'node:test';
-import { pathToFileURL } from 'node:url';
+import { fileURLToPath, pathToFileURL } from 'node:url';
 import { launch, no_browser, photograph, with_page } from './browser.js';
 import { launch_firefox, no_firefox, with_firefox } from './html_file.js';
 import { remove, temporary_folder } from './server.js';
@@ -46,7 +49,7 @@ function make_models() {
   succeed('export', at('chat.thimble'), '--format', 'html', '-o', at('chat.html'), '-q');
 }
 
-before(() => { if (!no_runtime && !(no_browser && no_firefox)) make_models(); }, { timeout: 900_000 });
+before(() => { if (!no_runtime) make_models(); }, { timeout: 900_000 });
 after(() => remove(folder));
 
 // A browser as the tests below need it: evaluate() in the page of a file. Both fail on any request.
@@ -160,6 +163,43 @@ test('the page of an exported chat model chats, scores a text, and follows a sch
     });
   } finally {
     await browser.close();
+  }
+});
+
+// The examples read the folder of `export --format js`.
+function export_module() {
+  const exported = at('web');
+  if (!existsSync(exported)) succeed('export', at('golf'), '--format', 'js', '-o', exported, '-q');
+  return exported;
+}
+const example = (path) => fileURLToPath(new URL(`../../examples/${path}`, import.meta.url));
+
+test('the example for Node completes a text', { skip: no_runtime, timeout: 300_000 }, () => {
+  const run = spawnSync(process.execPath, [example('node/generate.mjs'), export_module(), 'Once upon a time'], { encoding: 'utf8' });
+  assert.equal(run.status, 0, run.stderr);
+  assert.match(run.stdout, /^Once upon a time[^]+\n\d+ tokens, \d+ tokens\/s\n$/);
+});
+
+test('the example page completes a text', { skip: drivers.Chromium.missing, timeout: 300_000 }, async () => {
+  const exported = export_module(), types = { html: 'text/html', mjs: 'text/javascript', wasm: 'application/wasm' };
+  await copyFile(example('browser/index.html'), join(exported, 'index.html'));
+  const server = createServer(async ({ url }, response) => {
+    const name = url === '/' ? 'index.html' : url.slice(1);
+    const body = await readFile(join(exported, name)).catch(() => null);
+    response.writeHead(body ? 200 : 204, { 'Content-Type': types[name.split('.').at(-1)] ?? 'application/octet-stream' }).end(body);
+  }).listen(0, '127.0.0.1');
+  await once(server, 'listening');
+  const browser = await launch();
+  try {
+    await with_page(browser, `http://127.0.0.1:${server.address().port}`, {}, async (page) => {
+      await page.locator('button:enabled').click();
+      await page.locator('button:disabled').waitFor({ state: 'detached' });
+      const text = await page.textContent('#output');
+      assert.ok(text.startsWith('Once upon a time') && text.length > 40, text);
+    });
+  } finally {
+    await browser.close();
+    server.close();
   }
 });
 

@@ -114,8 +114,8 @@ window.thimble = {
 // ---- the page
 
 function show_progress({ stage, fraction }) {
-  const bar = by_id('progress-bar');
-  by_id('progress-text').textContent = `Unpacking the model: ${stage}`;
+  const bar = by_id('progress-bar'), text = by_id('progress-text'), shown = `Unpacking the model: ${stage}`;
+  if (text.textContent !== shown) text.textContent = shown;  // is announced
   bar.firstChild.style.width = `${100 * fraction}%`;
   bar.ariaValueNow = Math.round(100 * fraction);
 }
@@ -123,7 +123,7 @@ function show_progress({ stage, fraction }) {
 function progress_view() {
   const bar = make('div', { id: 'progress-bar', className: 'meter' }, make('div'));
   Object.assign(bar, { role: 'progressbar', ariaLabel: 'Unpacking the model', ariaValueNow: 0 });
-  const view = make('div', { id: 'progress' }, make('span', { id: 'progress-text', textContent: 'Unpacking the model' }), bar);
+  const view = make('div', { id: 'progress', role: 'status' }, make('span', { id: 'progress-text', textContent: 'Unpacking the model' }), bar);
   by_id('notice').after(view);
   return view;
 }

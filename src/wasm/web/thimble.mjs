@@ -298,11 +298,28 @@ function crc32(bytes) {
   return (crc ^ -1) >>> 0;
 }
 
-function fromBase64(text) {
-  if (Uint8Array.fromBase64) return Uint8Array.fromBase64(text);
-  const binary = atob(text), bytes = new Uint8Array(binary.length);
-  for (let i = 0; i < binary.length; ++i) bytes[i] = binary.charCodeAt(i);
-  return bytes;
+// Five characters for four bytes: base 85, most significant digit first. A tenth smaller than
+// base64, and ASCII, which every browser reads alike. The digits are the characters from "#" on,
+// without "<" and "\\".
+const digits85 = (() => {
+  const values = new Uint8Array(128).fill(255);
+  for (let code = 35, value = 0; value < 85; ++code) if (code !== 60 && code !== 92) values[code] = value++;
+  return values;
+})();
+
+function fromBase85(text, size) {
+  if (text.length !== 5 * Math.ceil(size / 4)) throw new Error(`expected ${5 * Math.ceil(size / 4)} characters, found ${text.length}`);
+  const bytes = new Uint8Array(4 * Math.ceil(size / 4)), view = new DataView(bytes.buffer);
+  for (let from = 0, to = 0; from < text.length; to += 4) {
+    let value = 0;
+    for (const end = from + 5; from < end; ++from) {
+      const digit = digits85[text.charCodeAt(from)];
+      if (!(digit < 85)) throw new Error(`'${text[from]}' is not a digit`);
+      value = value * 85 + digit;
+    }
+    view.setUint32(to, value);
+  }
+  return bytes.subarray(0, size);
 }
 
 async function gunzip(bytes) {
@@ -310,11 +327,12 @@ async function gunzip(bytes) {
   return new Uint8Array(await new Response(stream).arrayBuffer());
 }
 
-// Decodes the text of an element of an HTML file. part: {bytes, crc32, gzip}, of the result.
+// Decodes the text of an element of an HTML file. part: {stored, gzip}, the size in base 85 and
+// whether that is compressed; {bytes, crc32} of the result.
 export async function decode_part(text, part) {
   let bytes;
   try {
-    bytes = fromBase64(text);
+    bytes = fromBase85(text, part.stored);
     if (part.gzip) bytes = await gunzip(bytes);
   } catch (error) {
     throw new ThimbleError("damaged", `a part of this file cannot be decoded: ${error.message}`);
