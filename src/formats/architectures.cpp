@@ -66,7 +66,7 @@ constexpr FamilyKey kGemmaKeys[] = {
     {"intermediate_size", &M::mlp_hidden, true},
     {"rms_norm_eps", &M::norm_eps},
     {"tie_word_embeddings", &M::tie_embeddings},
-    {"query_pre_attn_scalar", &M::query_scalar},
+    {"query_pre_attn_scalar", &M::query_scalar, false, true},
     {"attn_logit_softcapping", &M::attention_softcap},
     {"final_logit_softcapping", &M::logit_softcap},
 };

@@ -34,6 +34,7 @@ struct FamilyKey {
   std::string_view name;
   std::variant<std::int64_t ModelConfig::*, double ModelConfig::*, bool ModelConfig::*> member;
   bool required = false;
+  bool whole = false;  // Transformers rejects 256.0
 };
 
 // A key of config.json that must have one of these values (JSON). The first is the default, and the

@@ -417,7 +417,15 @@ Json hugging_face_config(const Architecture& family, const ModelConfig& given) {
                     .set("architectures", Json::array({family.class_name}))
                     .set("model_type", family.model_type);
   for (const FamilyKey& key : family.keys)
-    std::visit([&](auto member) { config.set(std::string(key.name), c.*member); }, key.member);
+    std::visit(
+        [&](auto member) {
+          const auto value = c.*member;
+          const auto whole = static_cast<std::int64_t>(value);
+          config.set(std::string(key.name),
+                     key.whole && static_cast<double>(whole) == static_cast<double>(value) ? Json(whole)
+                                                                                           : Json(value));
+        },
+        key.member);
   for (const auto& [key, cap] : {std::pair{"attn_logit_softcapping", c.attention_softcap},
                                  std::pair{"final_logit_softcapping", c.logit_softcap}})
     if (has_key(family, key) && cap == 0) config.set(key, nullptr);
