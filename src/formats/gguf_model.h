@@ -81,7 +81,8 @@ std::vector<float> neighbours_from_halves(std::span<const float> values, std::in
 std::vector<float> halves_from_neighbours(std::span<const float> values, std::int64_t head_dim,
                                           std::int64_t columns);
 
-// llama.cpp's names for the tensors of llama, qwen2 and qwen3.
+// llama.cpp's names for the tensors of llama, qwen2 and qwen3. architectures.h has those of the
+// other families.
 struct GgufName {
   Role role;
   std::string_view name;  // {} is replaced by the layer

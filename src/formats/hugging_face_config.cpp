@@ -18,7 +18,8 @@ bool has_key(const Architecture& family, std::string_view name) {
   return std::ranges::count(family.keys, name, &FamilyKey::name) > 0;
 }
 
-constexpr std::size_t kShown = 60;  // bytes of a value shown in a message
+constexpr std::size_t kMostLayers = 1 << 10;  // as for the key `layers`
+constexpr std::size_t kShown = 60;            // bytes of a value shown in a message
 
 // Keys that do not affect the model's output: metadata, generation defaults, training dropout,
 // heads of other tasks, initialization.
@@ -249,7 +250,7 @@ void read_windows(const Architecture& family, Keys& keys, ModelConfig& c) {
   if (c.window > 0) c.window_from = std::min(from, c.layers), c.global_every = period;
   if (!types) return;
   std::vector<bool> local;
-  bool valid = types->is_array() && std::cmp_equal(types->size(), c.layers);
+  bool valid = types->is_array() && types->size() <= kMostLayers && std::cmp_equal(types->size(), c.layers);
   for (std::size_t i = 0; valid && i < types->size(); ++i) {
     local.push_back(types->as_array()[i] == Json("sliding_attention"));
     valid = local.back() || types->as_array()[i] == Json("full_attention");
