@@ -23,8 +23,8 @@ std::int64_t default_mlp_hidden(const ModelConfig& config) {
     case MlpKind::geglu:
       break;
   }
-  // A gated MLP has three matrices; a width of 8/3 dim gives it the parameters of a two-matrix MLP of 4
-  // dim.
+  // A gated MLP has three matrices; a width of 8/3 dim gives it the parameters of a two-matrix MLP
+  // of 4 dim.
   const std::int64_t tiles = (8 * config.dim + 3 * kSwigluMultiple - 1) / (3 * kSwigluMultiple);
   return tiles * kSwigluMultiple;
 }

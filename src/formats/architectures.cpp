@@ -467,7 +467,8 @@ bool set_rope_divisors(ModelConfig& config, std::span<const float> divisors) {
   if (!(scaled.rope_factor >= 1 && std::ranges::min(divisors) >= 1 - kTolerance)) return false;
   scaled.rope_low_factor = 1, scaled.rope_high_factor = 4, scaled.rope_original_context = 8192;
   if (fits()) return found();
-  // The share of a frequency that is kept is linear in it, between 0 and 1: two points give the line.
+  // The share of a frequency that is kept is linear in it, between 0 and 1. Two points
+  // give the line.
   ModelConfig plain = config;
   plain.rope_scaling = RopeScaling::none;
   const std::vector<double> frequencies = rope_frequencies(plain, false);

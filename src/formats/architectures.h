@@ -2,8 +2,8 @@
 //
 // A row lists what all models of a family have in common, the keys of its config.json, the layers
 // that may have a window, and the tensors that have other names than llama's. Reading, writing and
-// the question of whether a model belongs to a family all use the rows; no code asks for a family by
-// name.
+// the question of whether a model belongs to a family all use the rows; no code asks for a family
+// by name.
 #pragma once
 
 #include <cstdint>
@@ -21,8 +21,8 @@
 
 namespace thimble {
 
-// A parameter whose tensor has another name than llama's. Parameters with the same name are parts of
-// one tensor, one below the other in the order of the table of parameters. {} is the layer.
+// A parameter whose tensor has another name than llama's. Parameters with the same name are parts
+// of one tensor, one below the other in the order of the table of parameters. {} is the layer.
 struct FamilyTensor {
   Role role;
   std::string_view transformers, gguf;

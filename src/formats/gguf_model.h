@@ -3,8 +3,8 @@
 //   ExportedModel model = exported_model(file);  // weights under llama.cpp's names, in its order
 //   write_gguf(ops, path, Existing::refuse, model, tokenizer_settings(...), GgufType::f16);
 //
-// This file handles the families of architectures.h. A window that llama.cpp does not have becomes a
-// shorter context, and query_scalar is folded into q. fold.h builds ExportedModels with computed
+// This file handles the families of architectures.h. A window that llama.cpp does not have becomes
+// a shorter context, and query_scalar is folded into q. fold.h builds ExportedModels with computed
 // tensors.
 #pragma once
 

@@ -1,5 +1,5 @@
-// Writes a model of one of the families in architectures.h as a folder that Transformers 4 and 5 can
-// load:
+// Writes a model of one of the families in architectures.h as a folder that Transformers 4 and 5
+// can load:
 //
 //   config.json, generation_config.json    sizes, RoPE for both versions, end-of-text ids
 //   model.safetensors                      weights under Transformers' names, all of one type

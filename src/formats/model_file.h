@@ -130,8 +130,8 @@ std::unique_ptr<Tokenizer> open_tokenizer(const ModelFile& file);
 ChatLayout open_chat_layout(const ModelFile& file, const Tokenizer& tokenizer, std::string_view name = {});
 
 // The common name of an architecture, derived from the config: that of a family in architectures.h,
-// "microgpt" or "golf" if the config belongs to that family, whatever its sizes; "thimble" for every
-// other combination of switches.
+// "microgpt" or "golf" if the config belongs to that family, whatever its sizes; "thimble" for
+// every other combination of switches.
 std::string_view architecture_of(const ModelConfig& config);
 
 // Whether the config has a switch that only parameter-golf's models use.

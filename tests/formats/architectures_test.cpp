@@ -1,6 +1,6 @@
 // Every family of architectures.h: models with the configs that Transformers writes, compared with
-// Transformers' logits, loss, gradients and greedy text; written and read as Hugging Face folders and
-// as GGUF.
+// Transformers' logits, loss, gradients and greedy text; written and read as Hugging Face folders
+// and as GGUF.
 #include "formats/architectures.h"
 
 #include <algorithm>

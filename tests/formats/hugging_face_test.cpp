@@ -134,7 +134,8 @@ TEST(HuggingFaceConfig, ReadsWindows) {
             "config.json: sliding_window is 16, expected null, or use_sliding_window false");
 }
 
-// The config.json files of Llama 3.2, SmolLM 3, Gemma 2 and 3 and Phi-3 as published, with other sizes.
+// The keys of the published config.json files of Llama 3.2, SmolLM 3, Gemma 2 and 3 and Phi-3, with
+// other sizes.
 TEST(HuggingFaceConfig, ReadsKeysOfTransformers4) {
   const auto sizes = [](const char* type) {
     return Json::object()

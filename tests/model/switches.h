@@ -1,5 +1,5 @@
-// The switches of the golf family, separately and all together, and those of Transformers' families,
-// on models small enough for finite differences.
+// The switches of the golf family, separately and all together, and those of Transformers'
+// families, on models small enough for finite differences.
 #pragma once
 
 #include <ostream>
