@@ -1,8 +1,8 @@
-// Reads a GGUF as a model: llama, qwen2, qwen3, and the architectures that golf models are folded
-// into, apertus and talkie (fold.h).
+// Reads a GGUF as a model: the families of architectures.h, and the architectures that golf models
+// are folded into, apertus and talkie (fold.h).
 //
-// Every key is either used, known to be harmless, or rejected by name (rope scaling, sliding
-// windows, experts). Tensors that are missing, have the wrong shape or are not part of the model
+// Every key is either used, known to be harmless, or rejected by name (experts, other kinds of RoPE
+// scaling). Tensors that are missing, have the wrong shape or are not part of the model
 // are errors.
 #pragma once
 

@@ -129,7 +129,7 @@ std::unique_ptr<Tokenizer> open_tokenizer(const ModelFile& file);
 // Throws an Error if the model was not trained on chats or the layout is unknown.
 ChatLayout open_chat_layout(const ModelFile& file, const Tokenizer& tokenizer, std::string_view name = {});
 
-// The common name of an architecture, derived from the config: "llama", "qwen2", "qwen3", "gpt2",
+// The common name of an architecture, derived from the config: that of a family in architectures.h,
 // "microgpt" or "golf" if the config belongs to that family, whatever its sizes; "thimble" for
 // every other combination of switches.
 std::string_view architecture_of(const ModelConfig& config);

@@ -112,7 +112,8 @@ TEST(ExportModel, LoopIsUnrolled) {
       small_export("qwen3", {"layers=3", "loop_last=1", "loop_count=1", "logit_softcap=15"});
   EXPECT_EQ(
       message_of([&] { export_model(ops, other, "hf", {.path = folder / "no", .type = GgufType::f32}); }),
-      "Transformers' llama, qwen2 and qwen3 cannot express this model: logit_softcap");
+      "none of Transformers' llama, mistral, qwen2, qwen3, smollm3, phi3, gemma2, gemma3, gpt2 can express "
+      "this model: logit_softcap = 15.0");
 }
 
 ExportReport write_another(FileOps& ops, const ModelFile& model, const ExportRequest& request) {
