@@ -25,6 +25,7 @@ constexpr float kHigh = 32767, kLow = 65534;
 constexpr std::int64_t kLanes = 16;           // weights loaded at once
 constexpr std::int64_t kExactColumns = 2048;  // sums of that many products fit in i32
 constexpr int kOutputs = 4;
+constexpr float kSmallestStep = 1e-37f;  // its reciprocal is finite
 
 struct SplitRow {
   std::vector<std::int16_t> high, low;  // padded with 0 to whole loads
@@ -39,7 +40,7 @@ struct SplitRow {
       zero += x[j] * 0;  // NaN if an x is not finite; then every output is, as in the other kernels
     }
     step = largest / kHigh + zero;
-    const float scale = step > 0 ? 1 / step : 0;
+    const float scale = step > kSmallestStep ? 1 / step : 0;
     std::int64_t i = 0;
     const v128_t scales = wasm_f32x4_splat(scale), lows = wasm_f32x4_splat(kLow);
     const auto digits = [&](const float* at, v128_t& above, v128_t& below) {
