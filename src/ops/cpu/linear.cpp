@@ -106,6 +106,8 @@ RowsMath rows_math(const Linear& op) {
     return {linear_rows_bf16, DType::bf16};
   if (supports_linear_rows_avx512()) return {linear_rows_avx512, DType::f32};
   const bool blocks = op.scales && !one_scale_per_row(op.scales);
+  if (w == DType::i8 && x == DType::f32 && !blocks && supports_linear_rows_wasm())
+    return {linear_rows_wasm, DType::i8};
   if (supports_linear_rows_avx2())
     return {linear_rows_avx2, DType::f32, blocks ? kRowsWorthATileOfBlocks : kRowsWorthATile};
   return {linear_rows_portable, DType::f32};

@@ -8,6 +8,7 @@
 //                         integers are exact in bf16
 //   linear_rows_avx512    other dtypes in 16 lanes of f32: AVX-512
 //   linear_rows_avx2      all dtypes in 8 lanes of f32: AVX2
+//   linear_rows_wasm      f32 rows times i8 with one scale per row: WebAssembly's products of i16
 //   linear_rows_portable  the same with Highway, for all other processors
 //
 // Reading the matrix dominates the time. A single row reads each weight once and writes nothing
@@ -47,11 +48,13 @@ using LinearRowsKernel = void (*)(const LinearRows&);
 void linear_rows_bf16(const LinearRows& rows);
 void linear_rows_avx512(const LinearRows& rows);
 void linear_rows_avx2(const LinearRows& rows);
+void linear_rows_wasm(const LinearRows& rows);
 void linear_rows_portable(const LinearRows& rows);
 
 // Whether the processor supports the kernel.
 bool supports_linear_rows_bf16();
 bool supports_linear_rows_avx512();
 bool supports_linear_rows_avx2();
+bool supports_linear_rows_wasm();
 
 }  // namespace thimble::cpu
