@@ -209,19 +209,12 @@ std::int64_t GgufEntry::count() const {
   return std::accumulate(dims.begin(), dims.end(), std::int64_t{1}, std::multiplies<>());
 }
 
-GgufFile GgufFile::open(const std::filesystem::path& path, std::uint64_t most,
-                        const ProgressOutput& progress) {
-  const InputFile input(path);
+GgufFile GgufFile::open(const std::filesystem::path& path) {
   GgufFile file;
   file.name_ = path.string();
-  file.memory_ =
-      Arena(static_cast<std::int64_t>(input.size()), file.name_,
-            "the complete file is read into memory: close other programs, or use a machine with more memory");
-  const std::span bytes(file.memory_.at(0), input.size());
-  const std::span wanted = bytes.first(std::min<std::uint64_t>(bytes.size(), most));
-  ProgressBar bar(progress, "reading", "bytes", wanted.size());
-  input.read_at(0, wanted, [&](std::uint64_t size) { bar.advance(size); });
-  file.parse(bytes);
+  file.mapping_ = MappedFile::open(path);
+  file.parse(file.mapping_->bytes());
+  file.mapping_->check_intact();
   return file;
 }
 

@@ -21,8 +21,8 @@
 #include <cstdint>
 #include <filesystem>
 #include <functional>
-#include <limits>
 #include <map>
+#include <memory>
 #include <set>
 #include <span>
 #include <string>
@@ -33,9 +33,9 @@
 #include <vector>
 
 #include "base/files.h"
+#include "base/mapped_file.h"
 #include "base/progress.h"
 #include "formats/gguf_types.h"
-#include "tensor/arena.h"
 
 namespace thimble {
 
@@ -65,14 +65,14 @@ struct GgufEntry {
 // A parsed file. Parsing checks all sizes and offsets, so every accessor stays in bounds.
 class GgufFile {
  public:
-  // Reads the first `most` bytes, which must include the header; other bytes must not be used.
-  static GgufFile open(const std::filesystem::path& path,
-                       std::uint64_t most = std::numeric_limits<std::uint64_t>::max(),
-                       const ProgressOutput& progress = {});
+  // Maps the file; only the header is read.
+  static GgufFile open(const std::filesystem::path& path);
   // Parses a file in memory. The bytes are not copied: they must outlive the GgufFile.
   static GgufFile view(std::span<const std::byte> bytes, std::string name);
 
   const std::string& name() const { return name_; }  // for messages
+  // The mapping that contains all bytes; nullptr after view().
+  const std::shared_ptr<const MappedFile>& mapping() const { return mapping_; }
   const GgufSettings& settings() const { return settings_; }
   const GgufValue* find_setting(std::string_view key) const;  // nullptr when absent
 
@@ -89,8 +89,8 @@ class GgufFile {
   GgufSettings settings_;
   std::map<std::string, std::size_t, std::less<>> keys_, tensors_;
   std::vector<GgufEntry> entries_;
-  Arena memory_;
-  std::span<const std::byte> data_;  // points into memory_, or into the bytes passed to view()
+  std::shared_ptr<const MappedFile> mapping_;
+  std::span<const std::byte> data_;  // in the mapping, or in the bytes passed to view()
 };
 
 // Collects keys and tensors, then writes the file. The same calls give the same bytes.
