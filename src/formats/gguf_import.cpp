@@ -171,10 +171,10 @@ void Importer::reject_unsupported_settings(const ModelConfig& config) {
   const auto type = keys_.text("general.type");
   if (type && *type != "model")
     keys_.problem(fmt::format("general.type = {} is not supported", quoted_name(*type)));
-  const auto parts = keys_.count("split.count");
-  if (parts && *parts > 1)
-    keys_.problem(fmt::format(
-        "the file is one of {} parts (split.count): merge them with llama-gguf-split first", *parts));
+  if (file_.parts() != file_.parts_expected())
+    keys_.problem(fmt::format("the file is one of {} parts (split.count), and the others are missing",
+                              file_.parts_expected()));
+  keys_.take("split.count");
   keys_.take("split.no");
   keys_.take("split.tensors.count");
 }
@@ -269,7 +269,7 @@ std::shared_ptr<const StoredWeights> Importer::read_stored(const ModelConfig& co
   const std::vector<Source> all = sources(config, table);  // one per param, in the table's order
   check_tensors(all, config);
   auto stored = std::make_shared<StoredWeights>(table, std::vector(all.size(), WeightFormat::blocks));
-  if (file_.mapping()) stored->keep(file_.mapping());
+  for (const auto& mapping : file_.mappings()) stored->keep(mapping);
   for (std::size_t i = 0; i < all.size(); ++i) {
     const Source& source = all[i];
     const Param& param = table.all()[i];
@@ -324,7 +324,7 @@ ModelFile read_gguf(const GgufFile& file, WeightsAs as, const ProgressOutput& pr
 ModelFile open_gguf(const std::filesystem::path& path, WeightsAs as, const ProgressOutput& progress) {
   const GgufFile file = GgufFile::open(path);
   ModelFile out = read_gguf(file, as, progress);
-  file.mapping()->check_intact();
+  file.check_intact();
   out.path = path;
   return out;
 }

@@ -180,6 +180,56 @@ TEST(StoredModel, EveryTypeOfGgufIsUsedInItsBlocks) {
   }
 }
 
+// Parts as llama-gguf-split writes them: the settings and some tensors, then the other tensors.
+std::string part_of(const ModelFile& model, std::uint16_t number, std::uint16_t count, std::int32_t total) {
+  const ExportedModel exported = exported_model(model);
+  GgufWriter writer;
+  if (number == 0) writer.set("general.architecture", exported.architecture);
+  for (const auto& [key, value] : exported.settings)
+    if (number == 0) writer.set(key, value);
+  writer.set("split.no", number);
+  writer.set("split.count", count);
+  writer.set("split.tensors.count", total);
+  for (std::size_t i = 0; i < exported.tensors.size(); ++i)
+    if (i % count == number)
+      writer.add(exported.tensors[i].name, GgufType::f32, exported.tensors[i].dims,
+                 exported.tensors[i].values);
+  return writer.to_bytes();
+}
+
+TEST(StoredModel, AGgufInPartsIsOneModel) {
+  const TempFolder folder;
+  const ModelFile model = small_export("llama");
+  const auto total = static_cast<std::int32_t>(exported_model(model).tensors.size());
+  const auto write = [&](std::string_view name, std::uint16_t number, std::uint16_t count) {
+    return folder.write(name, part_of(model, number, count, total));
+  };
+  const auto message = [&](const std::filesystem::path& path) {
+    return message_of([&] { open_model(path, WeightsAs::stored); });
+  };
+  const auto contains = [](std::string_view text, std::string_view part) {
+    return text.find(part) != text.npos;
+  };
+  const auto first = write("m-00001-of-00003.gguf", 0, 3), second = write("m-00002-of-00003.gguf", 1, 3);
+  EXPECT_TRUE(contains(message(first), "m-00003-of-00003.gguf")) << message(first);
+  const auto third = write("m-00003-of-00003.gguf", 2, 3);
+  expect_same_model(first);
+  EXPECT_EQ(open_model(first).weights,
+            open_model(folder.write("whole.gguf", part_of(model, 0, 1, total))).weights);
+  EXPECT_TRUE(contains(message(second), "is part 2 of 3, expected the first"));
+  EXPECT_TRUE(
+      contains(message(write("other.gguf", 0, 3)), "expected a name that ends with -00001-of-00003.gguf"));
+  EXPECT_TRUE(contains(message(write("n-00004-of-00003.gguf", 3, 3)), "split.no is 3, expected less than"));
+
+  write("m-00003-of-00003.gguf", 1, 3);
+  EXPECT_TRUE(contains(message(first), "expected part 3 of 3, found part 2 of 3"));
+  folder.write("m-00003-of-00003.gguf", part_of(model, 2, 3, total).substr(0, 2000));
+  EXPECT_TRUE(contains(message(first), "m-00003-of-00003.gguf"));
+  write("m-00003-of-00003.gguf", 2, 3);
+  folder.write("m-00001-of-00003.gguf", part_of(model, 0, 3, total + 1));
+  EXPECT_TRUE(contains(message(first), "tensors in all parts (split.tensors.count), found"));
+}
+
 TEST(StoredModel, Bf16ModelUsesBf16AndIntegers) {
   const TempFolder folder;
   const ModelFile file = open_model(folder.write("a.thimble", packed(small_golf(), 6)), WeightsAs::stored);
