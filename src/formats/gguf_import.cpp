@@ -317,12 +317,17 @@ bool is_gguf(std::string_view first_bytes) {
   return first_bytes.starts_with("GGUF");
 }
 
+bool is_gguf_folder(const std::filesystem::path& folder) {
+  return std::filesystem::is_regular_file(folder / "model.gguf");
+}
+
 ModelFile read_gguf(const GgufFile& file, WeightsAs as, const ProgressOutput& progress) {
   return Importer(file, progress).read(as);
 }
 
 ModelFile open_gguf(const std::filesystem::path& path, WeightsAs as, const ProgressOutput& progress) {
-  const GgufFile file = GgufFile::open(path);
+  const bool folder = std::filesystem::is_directory(path);
+  const GgufFile file = GgufFile::open(folder ? path / "model.gguf" : path);
   ModelFile out = read_gguf(file, as, progress);
   file.check_intact();
   out.path = path;
