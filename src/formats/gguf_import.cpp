@@ -44,8 +44,11 @@ std::int64_t head_dim_of(const ModelConfig& config) {
 
 class Importer {
  public:
-  explicit Importer(const GgufFile& file)
-      : file_(file), keys_(file), architecture_(keys_.text("general.architecture").value_or("")) {
+  Importer(const GgufFile& file, const ProgressOutput& progress)
+      : file_(file),
+        keys_(file),
+        progress_(progress),
+        architecture_(keys_.text("general.architecture").value_or("")) {
     keys_.throw_problems();
     const auto family = std::ranges::find(all_architectures(), architecture_, &Architecture::gguf);
     if (family != all_architectures().end()) family_ = &*family;
@@ -99,6 +102,7 @@ class Importer {
 
   const GgufFile& file_;
   GgufKeyReader keys_;
+  const ProgressOutput& progress_;
   std::string architecture_;
   const Architecture* family_ = nullptr;  // nullptr: folded
 };
@@ -232,10 +236,10 @@ void Importer::reject_unsupported_settings(const ModelConfig& config) {
   const auto type = keys_.text("general.type");
   if (type && *type != "model")
     keys_.problem(fmt::format("general.type = {} is not supported", quoted_name(*type)));
-  const auto parts = keys_.count("split.count");
-  if (parts && *parts > 1)
-    keys_.problem(fmt::format(
-        "the file is one of {} parts (split.count): merge them with llama-gguf-split first", *parts));
+  if (file_.parts() != file_.parts_expected())
+    keys_.problem(fmt::format("the file is one of {} parts (split.count), and the others are missing",
+                              file_.parts_expected()));
+  keys_.take("split.count");
   keys_.take("split.no");
   keys_.take("split.tensors.count");
 }
@@ -327,8 +331,10 @@ std::vector<float> Importer::read_weights(const ModelConfig& config) {
   const std::vector<Source> all = sources(config, table);
   check_tensors(all, config);  // before allocating: now the file is as large as the block
   std::vector<float> block(static_cast<std::size_t>(table.block_size()));
+  ProgressBar bar(progress_, "reading", "numbers", block.size());
   for (const Source& source : all) {
     if (source.count == 0 || !file_.find(source.name)) continue;
+    bar.advance(static_cast<std::uint64_t>(source.count));
     const auto to = std::span(block).subspan(static_cast<std::size_t>(source.offset),
                                              static_cast<std::size_t>(source.count));
     read_part(source, to);
@@ -340,66 +346,31 @@ std::vector<float> Importer::read_weights(const ModelConfig& config) {
   return block;
 }
 
-WeightFormat format_of_type(GgufType type) {
-  if (is_scaled_int8(type)) return WeightFormat::int8_blocks;
-  // Blocks with minimums, or with scales of 16 numbers, are expanded to f16: its rounding is a
-  // small fraction of a quantization step.
-  return type == GgufType::f32    ? WeightFormat::f32
-         : type == GgufType::bf16 ? WeightFormat::bf16
-                                  : WeightFormat::f16;
-}
-
-// Scales of a block can multiply to more than f16 holds. F16 tensors may contain any value.
-void check_fits_f16(const GgufFile& file, const GgufEntry& entry, std::span<const float> values) {
-  if (entry.type == GgufType::f16) return;
-  constexpr float kLargest = 65504;
-  const auto found =
-      std::ranges::find_if_not(values, [](float value) { return std::abs(value) <= kLargest; });
-  if (found == values.end()) return;
-  fail("{}: tensor {} of type {} has the value {}, expected at most {}", file.name(), quoted_name(entry.name),
-       info_of(entry.type).name, *found, kLargest);
-}
-
-// `count` values from `first` on.
-std::vector<float> part_of(std::vector<float> values, std::int64_t first, std::int64_t count) {
-  values.erase(values.begin(), values.begin() + first);
-  values.resize(static_cast<std::size_t>(count));
-  return values;
-}
-
+// Matrices stay in the blocks of the file; vectors are copied.
 std::shared_ptr<const StoredWeights> Importer::read_stored(const ModelConfig& config) {
   const ParamTable table(config);
   const std::vector<Source> all = sources(config, table);  // one per param, in the table's order
   check_tensors(all, config);
-  std::vector<WeightFormat> formats;
-  for (const Source& source : all) {
-    const GgufEntry* entry = file_.find(source.name);
-    formats.push_back(entry ? format_of_type(entry->type) : WeightFormat::f32);
-  }
-  auto stored = std::make_shared<StoredWeights>(table, formats);
+  auto stored = std::make_shared<StoredWeights>(table, std::vector(all.size(), WeightFormat::blocks));
+  for (const auto& mapping : file_.mappings()) stored->keep(mapping);
   for (std::size_t i = 0; i < all.size(); ++i) {
     const Source& source = all[i];
+    const Param& param = table.all()[i];
     const GgufEntry* entry = file_.find(source.name);
     if (!entry) continue;  // an absent bias: the memory is zeroed
-    const StoredWeights::Stored to = stored->tensor(table.all()[i]);
-    const auto in_order = [&](std::vector<float> values, std::int64_t columns) {
-      return source.rotated ? halves_from_neighbours(values, config.head_dim, columns) : values;
-    };
-    if (to.values.dtype == DType::i8) {
-      GgufIntegers blocks = gguf_integers(entry->type, file_.bytes(source.name));
-      const std::int64_t per_scale = to.values.cols / to.scales.cols;
-      blocks.integers = part_of(std::move(blocks.integers), source.first, source.count);
-      blocks.scales = part_of(std::move(blocks.scales), source.first / per_scale, source.count / per_scale);
-      const std::vector<float> q = in_order(std::move(blocks.integers), to.values.cols);
-      std::ranges::transform(q, to.values.row<std::int8_t>(0),
-                             [](float x) { return static_cast<std::int8_t>(x); });
-      store_floats(in_order(std::move(blocks.scales), to.scales.cols), to.scales);
-    } else {
-      std::vector<float> values(static_cast<std::size_t>(source.count));
-      read_part(source, values);
-      if (to.values.dtype == DType::f16) check_fits_f16(file_, *entry, values);
-      store_floats(in_order(std::move(values), source.dims.size() == 2 ? source.dims[1] : 1), to.values);
+    if (is_matrix(param.role)) {
+      const std::int64_t row_bytes = static_cast<std::int64_t>(entry->bytes) / (entry->count() / param.cols);
+      stored->set_rows(param, {.data = file_.bytes(source.name).data() + source.first / param.cols * row_bytes,
+                               .rows = param.rows,
+                               .cols = param.cols,
+                               .type = entry->type,
+                               .head_dim = source.rotated ? config.head_dim : 0});
+      continue;
     }
+    std::vector<float> values(static_cast<std::size_t>(source.count));
+    read_part(source, values);
+    if (source.rotated) values = halves_from_neighbours(values, config.head_dim, 1);
+    store_floats(values, stored->tensor(param).values);
   }
   return stored;
 }
@@ -430,26 +401,19 @@ bool is_gguf(std::string_view first_bytes) {
   return first_bytes.starts_with("GGUF");
 }
 
-namespace {
-
-// The tokenizers of large models take about 10 MB.
-constexpr std::uint64_t kMostHeaderBytes = 64 << 20;
-
-ModelFile open_gguf_header(const std::filesystem::path& path) {
-  ModelFile out = read_gguf(GgufFile::open(path, kMostHeaderBytes), WeightsAs::none);
-  out.path = path;
-  return out;
+bool is_gguf_folder(const std::filesystem::path& folder) {
+  return std::filesystem::is_regular_file(folder / "model.gguf");
 }
 
-}  // namespace
-
-ModelFile read_gguf(const GgufFile& file, WeightsAs as) {
-  return Importer(file).read(as);
+ModelFile read_gguf(const GgufFile& file, WeightsAs as, const ProgressOutput& progress) {
+  return Importer(file, progress).read(as);
 }
 
 ModelFile open_gguf(const std::filesystem::path& path, WeightsAs as, const ProgressOutput& progress) {
-  if (as == WeightsAs::none) return open_gguf_header(path);
-  ModelFile out = read_gguf(GgufFile::open(path, std::numeric_limits<std::uint64_t>::max(), progress), as);
+  const bool folder = std::filesystem::is_directory(path);
+  const GgufFile file = GgufFile::open(folder ? path / "model.gguf" : path);
+  ModelFile out = read_gguf(file, as, progress);
+  file.check_intact();
   out.path = path;
   return out;
 }

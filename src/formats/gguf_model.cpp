@@ -365,7 +365,56 @@ ExportReport export_gguf(FileOps& ops, const ModelFile& model, const ExportReque
   return report;
 }
 
+constexpr std::string_view kOllamaWeights = "model.gguf", kModelfile = "Modelfile";
+
+// Ollama reads the chat template from the GGUF if the Modelfile has none.
+std::string modelfile(const ModelFile& model) {
+  std::string text = fmt::format(
+      "# Written by thimble. Create the model in Ollama: ollama create NAME -f {}\nFROM ./{}\n"
+      "PARAMETER num_ctx {}\n",
+      kModelfile, kOllamaWeights, model.config.model.context);
+  // A model that only continues texts is passed the prompt as it is.
+  if (model.layout.empty()) text += "TEMPLATE \"\"\"{{ .Prompt }}\"\"\"\n";
+  return text;
+}
+
+std::filesystem::path foreign_to_ollama(const std::filesystem::path& folder) {
+  return foreign_entry(folder, [&](const std::filesystem::directory_entry& entry) {
+    const std::string name = entry.path().filename().string();
+    return std::filesystem::is_regular_file(folder / kModelfile) &&
+           (name == kOllamaWeights || name == kModelfile);
+  });
+}
+
+// A GGUF and a Modelfile beside it.
+ExportReport export_ollama(FileOps& ops, const ModelFile& model, const ExportRequest& request) {
+  check(std::filesystem::weakly_canonical(model.path).parent_path() !=
+            std::filesystem::weakly_canonical(request.path),
+        Hint{"choose another folder with -o"}, "{} contains the model to be exported", request.path.string());
+  AtomicFolder folder(ops, request.path, request.existing, foreign_to_ollama);
+  ExportRequest file = request;
+  file.path = folder.path() / kOllamaWeights;
+  file.existing = Existing::refuse;
+  ExportReport report;
+  naming(request.path / kOllamaWeights, [&] { report = export_gguf(ops, model, file); });
+  naming(request.path / kModelfile,
+         [&] { write_file(ops, folder.path() / kModelfile, modelfile(model), Existing::refuse); });
+  folder.commit();
+  return report;
+}
+
 }  // namespace
+
+ExportFormat gguf_export();
+
+ExportFormat ollama_export() {
+  ExportFormat format = gguf_export();
+  format.name = "ollama";
+  format.what = "a folder with a GGUF and a Modelfile";
+  format.write = export_ollama;
+  format.folder = true;
+  return format;
+}
 
 ExportFormat gguf_export() {
   using enum GgufType;

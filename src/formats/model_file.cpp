@@ -126,7 +126,7 @@ constexpr ModelKind kModelKinds[] = {
     {.what = "run folder", .is_folder = is_run_folder, .open = open_run},
     {.what = "checkpoint", .open = open_checkpoint},
     {.what = "artifact", .is_file = is_artifact, .ending = ".thimble", .open = open_artifact_model},
-    {.what = "GGUF", .is_file = is_gguf, .open = open_gguf},
+    {.what = "GGUF", .is_folder = is_gguf_folder, .is_file = is_gguf, .open = open_gguf},
     {.what = "Hugging Face folder", .is_folder = is_hugging_face_folder, .open = open_hugging_face},
 };
 

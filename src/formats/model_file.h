@@ -86,7 +86,8 @@ struct ModelFile {
 enum class WeightsAs : std::uint8_t {
   none,      // no weights if the format allows; digests are not verified, so that it takes no time
   floats,    // ModelFile::weights
-  stored,    // ModelFile::stored: integers stay integers, floats keep the smallest exact type
+  stored,    // ModelFile::stored: integers stay integers, floats keep the smallest exact type, and
+             // the matrices of a GGUF stay in its mapped blocks
   verified,  // like floats; of a checkpoint, also reads and verifies the optimizer's state
 };
 

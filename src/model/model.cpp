@@ -228,6 +228,7 @@ void Model::prepare(BoundProgram& bound) {
 void Model::run(BoundProgram& bound) {
   prepare(bound);
   bound.program().run(profile_);
+  if (stored_) stored_->check_files();
 }
 
 BoundProgram& Model::training_program(std::int64_t rows, const GradientOptions& options) {

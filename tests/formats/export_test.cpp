@@ -183,6 +183,24 @@ TEST(ExportModel, WritingAndReadingBackShowProgress) {
   }
 }
 
+TEST(ExportModel, OllamaGetsAGgufAndAModelfile) {
+  const TempFolder folder;
+  PosixFileOps ops;
+  const ModelFile model = small_export("llama");
+  export_model(ops, model, "ollama", {.path = folder / "m", .type = GgufType::q8_0});
+  EXPECT_EQ(folder.files(), (std::vector<std::string>{"m/Modelfile", "m/model.gguf"}));
+  const std::string modelfile = folder.read("m/Modelfile");
+  EXPECT_NE(modelfile.find("FROM ./model.gguf\n"), modelfile.npos);
+  EXPECT_NE(modelfile.find(fmt::format("num_ctx {}\n", model.config.model.context)), modelfile.npos);
+  EXPECT_EQ(modelfile.find("TEMPLATE") != modelfile.npos, model.layout.empty());
+  EXPECT_EQ(open_model(folder / "m").config.model.dim, model.config.model.dim);
+
+  const ExportRequest again{.path = folder / "m", .existing = Existing::replace};
+  export_model(ops, model, "ollama", again);
+  folder.write("m/diary.txt", "");
+  EXPECT_THROW(export_model(ops, model, "ollama", again), Error);
+}
+
 TEST(ExportModel, CtrlCLeavesNothing) {
   const ModelFile model = small_export("llama");
   PosixFileOps disk;

@@ -80,7 +80,7 @@ std::vector<Refused> settings() {
            "general.architecture is 5, expected a string"),
       with("Adapter", "general.type", std::string("adapter"), "general.type = \"adapter\" is not supported"),
       with("OneOfTwoParts", "split.count", std::uint16_t{2},
-           "the file is one of 2 parts (split.count): merge them with llama-gguf-split first"),
+           "the file is one of 2 parts (split.count), and the others are missing"),
       without("NoContext", "llama.context_length", "llama.context_length is missing"),
       without("NoEps", "llama.attention.layer_norm_rms_epsilon",
               "llama.attention.layer_norm_rms_epsilon is missing"),
