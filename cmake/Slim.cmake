@@ -3,9 +3,9 @@
 #   cmake --build build --target thimble thimble_cuda
 #   cmake --install build --component slim --prefix FOLDER --strip
 #
-# FOLDER/thimble then runs on any Linux with glibc 2.36 and g++ 12's libstdc++ or newer. CUDA also
-# needs NVIDIA's driver and the cuBLASLt of CUDA 13. The component slim-tests does the same for
-# cuda_tests.
+# FOLDER/thimble then runs on any Linux with glibc 2.34 and g++ 11's libstdc++ or newer
+# (packaging/portable.py checks it). CUDA also needs NVIDIA's driver and the cuBLASLt of CUDA 13. The
+# component slim-tests does the same for cuda_tests, the component wheel for the Python package.
 
 # thimble_install_slim(COMPONENT TARGETS...): ignores targets that do not exist.
 function(thimble_install_slim component)
@@ -20,7 +20,7 @@ function(thimble_install_slim component)
     target_link_options(${target} PRIVATE -Wl,--disable-new-dtags)
   endforeach()
   install(TARGETS ${existing} RUNTIME_DEPENDENCY_SET ${component} RUNTIME DESTINATION . COMPONENT ${component} EXCLUDE_FROM_ALL
-          LIBRARY DESTINATION . COMPONENT ${component} EXCLUDE_FROM_ALL)
+          LIBRARY DESTINATION . COMPONENT ${component} NAMELINK_SKIP EXCLUDE_FROM_ALL)
   # libc and libstdc++ must match the system, CUDA's libraries must match its driver.
   install(RUNTIME_DEPENDENCY_SET ${component} COMPONENT ${component} EXCLUDE_FROM_ALL DESTINATION .
           PRE_EXCLUDE_REGEXES "^libcu" "^libnv" "^libnccl"

@@ -9,7 +9,8 @@ product_packages=(
   libutf8proc-dev libpcre2-dev libsentencepiece-dev libzstd-dev zlib1g-dev
   libedit-dev
 )
-test_packages=(libgtest-dev libbenchmark-dev nodejs npm chromium zsh fish mandoc mmdebstrap libopenmpi-dev openmpi-bin iproute2)
+test_packages=(libgtest-dev libbenchmark-dev nodejs npm chromium zsh fish mandoc mmdebstrap libopenmpi-dev openmpi-bin iproute2
+  python3 python3-numpy python3-venv mypy)
 # Optional, for tests/fuzz only: without them ./test skips the fuzzers and prints a note.
 fuzz_packages=(clang-19 libclang-rt-19-dev)
 

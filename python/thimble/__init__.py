@@ -17,10 +17,11 @@ The package needs nothing but Python and libthimble.so, which it looks for besid
 folder of the `thimble` program and where the system finds libraries. THIMBLE_LIBRARY names another
 file. With NumPy installed, arrays of numbers are NumPy arrays; without it, they are lists.
 """
-from ._library import Error, Interrupted, library_version
+from ._library import BUSY, DIVERGED, FAILED, INTERRUPTED, INVALID, TOO_SMALL, Error, Interrupted, library_version
 from .model import Completion, Model, Score, Session, load
-from .train import Run, Step, Validation, command, train
+from .training import Run, Saved, Step, Training, Validation, command, train
 
 __version__ = '0.1.0'
-__all__ = ['Completion', 'Error', 'Interrupted', 'Model', 'Run', 'Score', 'Session', 'Step', 'Validation', 'command',
-           'library_version', 'load', 'train']
+__all__ = ['BUSY', 'Completion', 'DIVERGED', 'Error', 'FAILED', 'INTERRUPTED', 'INVALID', 'Interrupted', 'Model', 'Run',
+           'Saved', 'Score', 'Session', 'Step', 'TOO_SMALL', 'Training', 'Validation', 'command', 'library_version',
+           'load', 'train']

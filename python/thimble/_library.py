@@ -7,14 +7,22 @@ import os
 import shutil
 from ctypes import POINTER, byref, c_char_p, c_double, c_float, c_int, c_int32, c_size_t, c_uint32, c_uint64, c_void_p
 from pathlib import Path
-from typing import Any, Iterator
+from types import TracebackType
+from typing import Any, Callable, Iterator
 
 OK, FAILED, INVALID, DIVERGED, BUSY, TOO_SMALL, INTERRUPTED = 0, 1, 2, 3, 4, 5, 130
 MAJOR = 0  # of the interface that this package uses
 
 
 class Error(Exception):
-    """A failed call. `code` is a status of thimble.h, `hint` says what to do, `field` names a wrong setting."""
+    """A failed call. `code` is a status of thimble.h, `hint` says what to do, `field` names a wrong setting.
+
+    >>> try:
+    ...     model.generate("the cat", temperature=-1)
+    ... except thimble.Error as error:
+    ...     print(error.code == thimble.INVALID, error.field)
+    True temperature
+    """
 
     def __init__(self, message: str, code: int = FAILED, hint: str = '', field: str = '') -> None:
         super().__init__(f'{message} ({hint})' if hint else message)
@@ -46,6 +54,7 @@ class ScoreFacts(ctypes.Structure):
 Progress = ctypes.CFUNCTYPE(c_int, c_void_p, c_uint64, c_uint64)
 LogLine = ctypes.CFUNCTYPE(None, c_void_p, c_void_p, c_size_t)
 Event = ctypes.CFUNCTYPE(c_int, c_void_p, c_void_p, c_size_t)
+Poll = ctypes.CFUNCTYPE(c_int, c_void_p)
 
 
 class Watch(ctypes.Structure):
@@ -55,6 +64,8 @@ class Watch(ctypes.Structure):
 # Every function returns a status, except those in _PLAIN.
 _FUNCTIONS: dict[str, list[Any]] = {
     'open': [c_char_p, c_char_p, POINTER(c_void_p)],
+    'open_bytes': [c_char_p, c_size_t, c_char_p, POINTER(c_void_p)],
+    'close': [c_void_p],
     'facts': [c_void_p, POINTER(Text)],
     'encode': [c_void_p, c_char_p, c_size_t, c_int, POINTER(c_int32), c_size_t, POINTER(c_size_t)],
     'decode': [c_void_p, POINTER(c_int32), c_size_t, c_int, POINTER(Text)],
@@ -63,16 +74,23 @@ _FUNCTIONS: dict[str, list[Any]] = {
     'score_text': [c_void_p, c_char_p, c_size_t, Progress, c_void_p, POINTER(ScoreFacts)],
     'start': [c_void_p, c_uint32, POINTER(c_void_p)],
     'submit': [c_void_p, c_char_p, c_size_t, POINTER(c_uint64)],
+    'stop': [c_void_p],
     'step': [c_void_p, POINTER(Text)],
+    'run': [c_void_p, Event, c_void_p],
     'cancel': [c_void_p, c_uint64],
+    'set_poll': [c_void_p, Poll, c_void_p],
     'command': [POINTER(c_char_p), c_size_t, POINTER(Watch), POINTER(Text)],
+    'file_open': [c_char_p, c_char_p, c_size_t, POINTER(c_void_p), POINTER(Text)],
+    'file_close': [c_void_p],
+    'train_begin': [POINTER(c_char_p), c_size_t, c_char_p, c_size_t, POINTER(Watch), POINTER(c_void_p)],
+    'train_next': [c_void_p, POINTER(Text)],
+    'train_save': [c_void_p],
+    'train_end': [c_void_p, POINTER(Text)],
 }
 _PLAIN: dict[str, tuple[Any, list[Any]]] = {
     'last_error': (POINTER(_ErrorFacts), []),
     'version': (c_uint32, []),
     'interrupt': (None, []),
-    'close': (None, [c_void_p]),
-    'stop': (None, [c_void_p]),
 }
 
 
@@ -108,8 +126,8 @@ def _load() -> ctypes.CDLL:
         except (OSError, AttributeError) as error:
             raise Error(f'{path} is not a library of thimble: {error}', FAILED) from None
         version.restype, version.argtypes = c_uint32, []
-        if version() // 1000 != MAJOR:
-            raise Error(f'{path} has version {version() // 1000} of the interface, expected {MAJOR}', INVALID,
+        if version() // 1_000_000 != MAJOR:
+            raise Error(f'{path} has version {version_text(version())} of the interface, expected {MAJOR}.x', INVALID,
                         'install the package and the library of the same release')
         for name, (result, arguments) in _PLAIN.items():
             function = getattr(library, 'thimble_' + name)
@@ -133,10 +151,17 @@ def library() -> ctypes.CDLL:
     return _loaded
 
 
+def version_text(number: int) -> str:
+    return f'{number // 1_000_000}.{number // 1000 % 1000}.{number % 1000}'
+
+
 def library_version() -> str:
-    """The version of the C interface of the loaded library: "0.1"."""
-    number = library().thimble_version()
-    return f'{number // 1000}.{number % 1000}'
+    """The version of the loaded library.
+
+    >>> thimble.library_version().count(".")
+    2
+    """
+    return version_text(library().thimble_version())
 
 
 def call(name: str, *arguments: Any) -> None:
@@ -153,6 +178,54 @@ def last_error() -> BaseException:
     return Error(text[0], error.status, text[1], text[2])
 
 
-__all__ = ['BUSY', 'DIVERGED', 'Error', 'Event', 'FAILED', 'INTERRUPTED', 'INVALID', 'Interrupted', 'LogLine', 'OK',
-           'Progress', 'ScoreFacts', 'TOO_SMALL', 'Text', 'Watch', 'byref', 'call', 'last_error', 'library',
-           'library_version']
+class MemoryFile:
+    """Bytes that have a path while this object is open."""
+
+    def __init__(self, name: str, data: bytes) -> None:
+        self._handle = c_void_p()
+        path = Text()
+        call('file_open', name.encode(), data, len(data), byref(self._handle), byref(path))
+        self.path = os.fsdecode(path.bytes())
+
+    def close(self) -> None:
+        if self._handle:
+            handle, self._handle = self._handle, c_void_p()
+            call('file_close', handle)
+
+    def __del__(self) -> None:
+        if _loaded is not None and getattr(self, '_handle', None):
+            self.close()
+
+
+class Callbacks:
+    """Functions for C. The first exception of one of them ends the call, and is raised after it.
+
+    Calls return to Python between their parts, even where no callback was asked for: only then does Python
+    notice Ctrl-C.
+    """
+
+    def __init__(self) -> None:
+        self.error: BaseException | None = None
+        self.ended = False  # by a result of False
+
+    def wrapped(self, function: Callable[..., Any]) -> Callable[..., int]:
+        def called(*arguments: Any) -> int:
+            try:
+                self.ended = function(*arguments) is False
+                return int(self.ended)
+            except BaseException as error:  # also KeyboardInterrupt
+                self.error = self.error or error
+                return 1
+        return called
+
+    def raise_error(self) -> None:
+        if self.error is not None:
+            error, self.error = self.error, None
+            raise error
+
+    def __enter__(self) -> Callbacks:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
+                 trace: TracebackType | None) -> None:
+        self.raise_error()

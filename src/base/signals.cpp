@@ -89,4 +89,8 @@ bool SaveSignal::taken() const {
   return true;
 }
 
+void SaveSignal::request() {
+  save_requested = 1;
+}
+
 }  // namespace thimble

@@ -84,6 +84,8 @@ class SaveSignal {
   SaveSignal& operator=(const SaveSignal&) = delete;
 
   bool taken() const;  // whether a signal arrived since the last call
+
+  static void request();  // as the signal does; may be called by any thread
 };
 
 }  // namespace thimble

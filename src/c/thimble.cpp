@@ -1,18 +1,15 @@
-// The C interface (include/thimble.h): turns exceptions into statuses and handles into objects.
+// Models and sessions of the C interface (include/thimble.h).
 #include <fmt/format.h>
 #include <thimble.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
-#include <cstring>
-#include <exception>
-#include <filesystem>
 #include <memory>
 #include <mutex>
-#include <new>
+#include <optional>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "base/error.h"
@@ -20,8 +17,7 @@
 #include "base/parallel.h"
 #include "base/progress.h"
 #include "base/signals.h"
-#include "cli/commands.h"
-#include "cli/console.h"
+#include "c/call.h"
 #include "config/builder.h"
 #include "config/config.h"
 #include "config/toml.h"
@@ -36,105 +32,10 @@
 #include "serve/completion_request.h"
 #include "serve/fields.h"
 #include "tokenizer/tokenizer.h"
-#include "train/reporter.h"
 
 namespace thimble {
 
 namespace {
-
-// Loops outside of decoding share one OpenMP team, so only one thread may run them.
-std::mutex& computing() {
-  static std::mutex mutex;
-  return mutex;
-}
-
-// A wrong argument of a call.
-class Invalid : public Error {
- public:
-  using Error::Error;
-};
-
-class Busy : public Error {
- public:
-  Busy() : Error("another thread is using this session", Hint{"use one session per thread"}) {}
-};
-
-class Diverged : public Error {
- public:
-  Diverged()
-      : Error("training diverged: the loss rose far above its lowest", Hint{"lower the learning rate"}) {}
-};
-
-class TooSmall : public Error {
- public:
-  using Error::Error;
-};
-
-void expect(bool ok, const char* message) {
-  if (!ok) throw Invalid(message);
-}
-
-struct LastError {
-  std::string message, hint, field;
-  thimble_error shown = {THIMBLE_OK, "", "", ""};
-};
-
-LastError& last_error() {
-  thread_local LastError error;
-  return error;
-}
-
-thimble_status fail_with(thimble_status status, std::string message, std::string hint = {},
-                         std::string field = {}) {
-  LastError& last = last_error();
-  last.message = std::move(message), last.hint = std::move(hint), last.field = std::move(field);
-  last.shown = {status, last.message.c_str(), last.hint.c_str(), last.field.c_str()};
-  return status;
-}
-
-// Runs the body of a function of the interface.
-template <class Body>
-thimble_status guarded(const Body& body) noexcept {
-  try {
-    try {
-      body();
-      return THIMBLE_OK;
-    } catch (const Interrupted&) {
-      return fail_with(THIMBLE_INTERRUPTED, "interrupted");
-    } catch (const Busy& error) {
-      return fail_with(THIMBLE_BUSY, error.what(), error.hint());
-    } catch (const Diverged& error) {
-      return fail_with(THIMBLE_DIVERGED, error.what(), error.hint());
-    } catch (const TooSmall& error) {
-      return fail_with(THIMBLE_TOO_SMALL, error.what(), error.hint());
-    } catch (const Invalid& error) {
-      return fail_with(THIMBLE_INVALID, error.what(), error.hint(), error.field());
-    } catch (const UsageError& error) {
-      return fail_with(THIMBLE_INVALID, error.what(), error.hint(), error.field());
-    } catch (const ApiError& error) {
-      return fail_with(THIMBLE_INVALID, error.what(), "", error.field());
-    } catch (const Error& error) {
-      return fail_with(THIMBLE_FAILED, error.what(), error.hint(), error.field());
-    } catch (const std::bad_alloc&) {
-      return fail_with(THIMBLE_FAILED, "out of memory", "use a smaller model, batch or context");
-    } catch (const std::exception& error) {
-      return fail_with(THIMBLE_FAILED, error.what());
-    } catch (...) {
-      return fail_with(THIMBLE_FAILED, "an unknown exception");
-    }
-  } catch (...) {  // no memory for the message
-    return THIMBLE_FAILED;
-  }
-}
-
-std::string_view text_of(const char* text, std::size_t size) {
-  expect(text != nullptr || size == 0, "the text is NULL");
-  return {text ? text : "", size == THIMBLE_TEXT ? std::strlen(text) : size};
-}
-
-thimble_text shown(const std::string& text) {
-  return {text.c_str(), text.size()};
-}
 
 // The options of thimble_open().
 struct OpenOptions {
@@ -180,24 +81,15 @@ struct OpenOptions {
   static constexpr int kMostThreads = 4096;
 };
 
-// Exists in exactly one process: memory of a GPU and threads do not survive a fork.
-class OfThisProcess {
- public:
-  void check() const {
-    expect(process_ == getpid(), "the handle was opened by another process, before a fork()");
-  }
-
- private:
-  pid_t process_ = getpid();
-};
-
 }  // namespace
 
 }  // namespace thimble
 
 struct thimble_model {
-  thimble_model(const char* path, const thimble::OpenOptions& options)
-      : file(thimble::open_model(path, thimble::WeightsAs::stored)),
+  thimble_model(std::unique_ptr<thimble::MemoryFile> bytes, const char* path,
+                const thimble::OpenOptions& options)
+      : memory(std::move(bytes)),
+        file(thimble::open_model(path, thimble::WeightsAs::stored)),
         tokenizer(thimble::open_tokenizer(file)),
         context(options.runtime()),
         model(thimble::make_model(file, context, thimble::compute_dtype(options.dtype, context.device()))) {
@@ -215,7 +107,7 @@ struct thimble_model {
     return *tokenizer;
   }
 
-  thimble::OfThisProcess process;
+  std::unique_ptr<thimble::MemoryFile> memory;  // null for a model that was opened by its path
   thimble::ModelFile file;
   std::unique_ptr<thimble::Tokenizer> tokenizer;
   thimble::Context context;
@@ -223,7 +115,6 @@ struct thimble_model {
   thimble::ServedModel served;
   std::mutex decoding;  // the model decodes for one session at a time
   std::atomic<int> sessions = 0;
-  std::string text;  // returned by the last call
 };
 
 struct thimble_session {
@@ -246,32 +137,72 @@ struct thimble_session {
   std::mutex in_use;
   std::uint64_t last_id = 0;
   std::vector<Submitted> requests;
-  std::string text;  // returned by the last call
+  thimble_poll poll = nullptr;
+  void* poll_user = nullptr;
 };
 
 namespace thimble {
 
 namespace {
 
+// The model decodes for one thread at a time. A callback that calls back with the same model gets
+// Busy instead of a deadlock.
+class Decoding {
+ public:
+  explicit Decoding(thimble_model& model) : model_(model) { lock(); }
+  ~Decoding() {
+    if (held_) unlock();
+  }
+  Decoding(const Decoding&) = delete;
+  Decoding& operator=(const Decoding&) = delete;
+
+  void lock() {
+    if (here_ == &model_)
+      throw Busy("a callback may not use the model that the call uses",
+                 Hint{"return from the callback first"});
+    model_.decoding.lock();
+    before_ = std::exchange(here_, &model_);
+    held_ = true;
+  }
+  void unlock() {
+    here_ = before_;
+    held_ = false;
+    model_.decoding.unlock();
+  }
+
+ private:
+  static inline thread_local const thimble_model* here_ = nullptr;
+  thimble_model& model_;
+  const thimble_model* before_ = nullptr;
+  bool held_ = false;
+};
+
+// Never destroyed: a thread may call the interface while the process exits.
+OpenHandles<thimble_model>& models() {
+  static auto& models = *new OpenHandles<thimble_model>("model");
+  return models;
+}
+OpenHandles<thimble_session>& sessions() {
+  static auto& sessions = *new OpenHandles<thimble_session>("session");
+  return sessions;
+}
+
 // Locks a session for one call.
 class SessionUse {
  public:
-  explicit SessionUse(thimble_session* session) : lock_(lock_of(session)) { session->model.process.check(); }
+  explicit SessionUse(thimble_session* session)
+      : session_(sessions().at(session)), lock_(session_.in_use, std::try_to_lock) {
+    if (!lock_) throw Busy("another thread is using this session", Hint{"use one session per thread"});
+  }
+  thimble_session* operator->() const { return &session_; }
 
  private:
-  static std::unique_lock<std::mutex> lock_of(thimble_session* session) {
-    expect(session != nullptr, "the session is NULL");
-    std::unique_lock<std::mutex> lock(session->in_use, std::try_to_lock);
-    if (!lock) throw Busy();
-    return lock;
-  }
+  thimble_session& session_;
   std::unique_lock<std::mutex> lock_;
 };
 
 thimble_model& usable(thimble_model* model) {
-  expect(model != nullptr, "the model is NULL");
-  model->process.check();
-  return *model;
+  return models().at(model);
 }
 
 std::span<const TokenId> tokens_of(const thimble_model& model, const std::int32_t* tokens,
@@ -296,7 +227,8 @@ void check_room(std::size_t needed, std::size_t size, const void* place) {
 Model::Scores scores_of(thimble_model& of, std::span<const TokenId> input, bool logits) {
   std::vector<TokenId> target(input.begin() + 1, input.end());
   target.push_back(-1);
-  const std::scoped_lock lock(computing(), of.decoding);
+  const Computing computing;
+  const Decoding decoding(of);
   // One text, not documents: a bos inside does not end the attention.
   std::vector<std::uint8_t> starts(input.size(), 0);
   starts[0] = 1;
@@ -341,38 +273,36 @@ Json as_json(const thimble_session::Submitted& request, std::size_t prompt, cons
   return json;
 }
 
-// Shows training to the caller, who may end it.
-class Watcher final : public TrainObserver {
- public:
-  explicit Watcher(const thimble_watch& watch) : watch_(watch) {}
-
-  void step(const StepReport& report) override {
-    tell(Json::object()
-             .set("event", "step")
-             .set("step", report.step)
-             .set("train_loss", report.result.loss)
-             .set("seconds", report.elapsed_seconds));
+// The events of the next step. A step that processes a part of a prompt has none, which would look
+// like the end, so it continues.
+std::string events_of_step(thimble_session& session) {
+  Json list = Json::array();
+  {
+    Decoding decoding(session.model);
+    while (session.batcher.busy() && list.size() == 0) {
+      for (const Event& event : session.batcher.step())
+        for (const thimble_session::Submitted& request : session.requests)
+          if (const auto at = std::ranges::find(request.prompts, event.request); at != request.prompts.end())
+            list.push(as_json(request, static_cast<std::size_t>(at - request.prompts.begin()), event,
+                              *session.model.tokenizer));
+      if (list.size() > 0 || !session.batcher.busy() || !session.poll) continue;
+      decoding.unlock();
+      const int ends = session.poll(session.poll_user);
+      decoding.lock();
+      if (ends != 0) throw Interrupted();
+    }
   }
-  void validation(const ValidationReport& report) override {
-    tell(Json::object()
-             .set("event", "validation")
-             .set("step", report.step)
-             .set("val_loss", report.score.loss())
-             .set("val_bpb", report.score.bytes > 0 ? Json(report.score.bits_per_byte()) : Json())
-             .set("best", report.best));
-  }
+  if (!session.batcher.busy()) session.requests.clear();
+  return list.dump();
+}
 
- private:
-  void tell(const Json& event) {
-    if (!watch_.event) return;
-    const std::string text = event.dump();
-    if (watch_.event(watch_.user, text.c_str(), text.size()) != 0) Interrupt::request();
-  }
+thimble_model* opened(std::unique_ptr<MemoryFile> bytes, const char* path, const char* options) {
+  Interrupt::never_exit();
+  const OpenOptions parsed(options);
+  const Computing computing;
+  return models().add(std::make_unique<thimble_model>(std::move(bytes), path, parsed));
+}
 
-  const thimble_watch& watch_;
-};
-
-constexpr int kExitDiverged = 3;
 constexpr std::uint32_t kMostSlots = 1024;
 
 }  // namespace
@@ -382,15 +312,11 @@ constexpr std::uint32_t kMostSlots = 1024;
 using namespace thimble;  // NOLINT: the functions below are outside of it, because their names are C's
 
 const thimble_error* thimble_last_error(void) {
-  return &last_error().shown;
+  return &last_error();
 }
 
 std::uint32_t thimble_version(void) {
-  return THIMBLE_VERSION_MAJOR * 1000 + THIMBLE_VERSION_MINOR;
-}
-
-void thimble_interrupt(void) {
-  Interrupt::request();
+  return THIMBLE_VERSION;
 }
 
 thimble_status thimble_open(const char* path, const char* options, thimble_model** model) {
@@ -398,15 +324,34 @@ thimble_status thimble_open(const char* path, const char* options, thimble_model
     expect(path != nullptr, "the path is NULL");
     expect(model != nullptr, "the place for the model is NULL");
     *model = nullptr;
-    Interrupt::never_exit();
-    const OpenOptions parsed(options);
-    const std::scoped_lock lock(computing());
-    *model = std::make_unique<thimble_model>(path, parsed).release();
+    check_process();
+    *model = opened(nullptr, path, options);
   });
 }
 
-void thimble_close(thimble_model* model) {
-  delete model;
+thimble_status thimble_open_bytes(const void* bytes, std::size_t size, const char* options,
+                                  thimble_model** model) {
+  return guarded([&] {
+    expect(model != nullptr, "the place for the model is NULL");
+    *model = nullptr;
+    check_process();
+    auto file = std::make_unique<MemoryFile>("model", bytes, size);
+    const std::string path = file->path();
+    *model = opened(std::move(file), path.c_str(), options);
+  });
+}
+
+thimble_status thimble_close(thimble_model* model) {
+  return guarded([&] {
+    if (!model) return;
+    thimble_model& closing = usable(model);
+    if (const int count = closing.sessions)
+      throw Busy(fmt::format("the model has {} session{}", count, count == 1 ? "" : "s"),
+                 Hint{"call thimble_stop() first"});
+    if (const std::unique_lock lock(closing.decoding, std::try_to_lock); !lock)
+      throw Busy("another thread is using this model");
+    models().take(model);
+  });
 }
 
 thimble_status thimble_facts(thimble_model* model, thimble_text* facts) {
@@ -414,22 +359,27 @@ thimble_status thimble_facts(thimble_model* model, thimble_text* facts) {
     thimble_model& of = usable(model);
     expect(facts != nullptr, "the place for the facts is NULL");
     const ModelConfig& config = of.model.config();
-    of.text = Json::object()
-                  .set("path", of.file.path.string())
-                  .set("format", of.file.format)
-                  .set("architecture", of.file.architecture)
-                  .set("parameters", of.model.params().count())
-                  .set("context", config.context)
-                  .set("vocabulary", config.vocab_size)
-                  .set("layers", config.layers)
-                  .set("dim", config.dim)
-                  .set("chat", of.served.layout.has_value())
-                  .set("tokenizer", of.tokenizer ? Json(name_of(of.tokenizer->kind())) : Json())
-                  .set("dtype", dtype_name(of.model.dtype()))
-                  .set("device", of.model.device() == Device::cuda ? "cuda" : "cpu")
-                  .set("config", to_toml(of.file.config))
-                  .dump();
-    *facts = shown(of.text);
+    const auto id_of = [&](std::optional<TokenId> SpecialIds::*which) {
+      const std::optional<TokenId> id = of.tokenizer ? of.tokenizer->special().*which : std::nullopt;
+      return id ? Json(*id) : Json();
+    };
+    *facts = returned(Json::object()
+                          .set("path", of.file.path.string())
+                          .set("format", of.file.format)
+                          .set("architecture", of.file.architecture)
+                          .set("parameters", of.model.params().count())
+                          .set("context", config.context)
+                          .set("vocabulary", config.vocab_size)
+                          .set("layers", config.layers)
+                          .set("dim", config.dim)
+                          .set("bos", id_of(&SpecialIds::bos))
+                          .set("eos", id_of(&SpecialIds::eos))
+                          .set("chat", of.served.layout.has_value())
+                          .set("tokenizer", of.tokenizer ? Json(name_of(of.tokenizer->kind())) : Json())
+                          .set("dtype", dtype_name(of.model.dtype()))
+                          .set("device", of.model.device() == Device::cuda ? "cuda" : "cpu")
+                          .set("config", to_toml(of.file.config))
+                          .dump());
   });
 }
 
@@ -454,8 +404,7 @@ thimble_status thimble_decode(thimble_model* model, const std::int32_t* tokens, 
     thimble_model& of = usable(model);
     expect(text != nullptr, "the place for the text is NULL");
     expect(tokens != nullptr || count == 0, "the tokens are NULL");
-    of.text = of.words().decode({tokens, count}, {.keep_special = special != 0});
-    *text = shown(of.text);
+    *text = returned(of.words().decode({tokens, count}, {.keep_special = special != 0}));
   });
 }
 
@@ -498,7 +447,8 @@ thimble_status thimble_score_text(thimble_model* model, const char* text, std::s
     options.on_scored = [&](std::int64_t done) {
       if (progress && progress(user, static_cast<std::uint64_t>(done), total) != 0) throw Interrupted();
     };
-    const std::scoped_lock lock(computing(), of.decoding);
+    const Computing computing;
+    const Decoding decoding(of);
     const Score result = score_set(of.model, bytes, set, options, ProgressOutput::nowhere());
     *score = {result.nats, static_cast<std::uint64_t>(result.tokens), result.bytes};
   });
@@ -511,13 +461,17 @@ thimble_status thimble_start(thimble_model* model, std::uint32_t slots, thimble_
     *session = nullptr;
     if (slots < 1 || slots > kMostSlots)
       throw Invalid(fmt::format("slots is {}, expected 1 to {}", slots, kMostSlots));
-    const std::scoped_lock lock(of.decoding);
-    *session = std::make_unique<thimble_session>(of, slots).release();
+    const Decoding decoding(of);
+    *session = sessions().add(std::make_unique<thimble_session>(of, slots));
   });
 }
 
-void thimble_stop(thimble_session* session) {
-  delete session;
+thimble_status thimble_stop(thimble_session* session) {
+  return guarded([&] {
+    if (!session) return;
+    { const SessionUse use(session); }
+    sessions().take(session);
+  });
 }
 
 thimble_status thimble_submit(thimble_session* session, const char* request, std::size_t size,
@@ -527,7 +481,7 @@ thimble_status thimble_submit(thimble_session* session, const char* request, std
     expect(id != nullptr, "the place for the id is NULL");
     *id = 0;
     const Json body = parse_body(text_of(request, size));
-    const ServedModel& served = session->model.served;
+    const ServedModel& served = use->model.served;
     CompletionRequest parsed =
         body.find("messages") ? parse_chat_completion(body, served) : parse_text_completion(body, served);
     thimble_session::Submitted submitted{
@@ -543,18 +497,25 @@ thimble_status thimble_step(thimble_session* session, thimble_text* events) {
   return guarded([&] {
     const SessionUse use(session);
     expect(events != nullptr, "the place for the events is NULL");
-    Json list = Json::array();
-    const std::scoped_lock lock(session->model.decoding);
-    // A step that processes a part of a prompt has no events, which would look like the end.
-    while (session->batcher.busy() && list.size() == 0)
-      for (const Event& event : session->batcher.step())
-        for (const thimble_session::Submitted& request : session->requests)
-          if (const auto at = std::ranges::find(request.prompts, event.request); at != request.prompts.end())
-            list.push(as_json(request, static_cast<std::size_t>(at - request.prompts.begin()), event,
-                              *session->model.tokenizer));
-    if (!session->batcher.busy()) session->requests.clear();
-    session->text = list.dump();
-    *events = shown(session->text);
+    *events = returned(events_of_step(*session));
+  });
+}
+
+thimble_status thimble_run(thimble_session* session, thimble_events events, void* user) {
+  return guarded([&] {
+    const SessionUse use(session);
+    expect(events != nullptr, "the function for the events is NULL");
+    while (use->batcher.busy()) {
+      const std::string list = events_of_step(*session);
+      if (events(user, list.c_str(), list.size()) != 0) throw Interrupted();
+    }
+  });
+}
+
+thimble_status thimble_set_poll(thimble_session* session, thimble_poll poll, void* user) {
+  return guarded([&] {
+    const SessionUse use(session);
+    use->poll = poll, use->poll_user = user;
   });
 }
 
@@ -565,40 +526,5 @@ thimble_status thimble_cancel(thimble_session* session, std::uint64_t id) {
     if (found == session->requests.end()) return;
     for (const RequestId prompt : found->prompts) session->batcher.cancel(prompt);
     session->requests.erase(found);
-  });
-}
-
-thimble_status thimble_command(const char* const* words, std::size_t count, const thimble_watch* watch,
-                               thimble_text* output) {
-  return guarded([&] {
-    expect(words != nullptr || count == 0, "the words are NULL");
-    std::vector<std::string> list;
-    for (std::size_t i = 0; i < count; ++i) {
-      expect(words[i] != nullptr, "a word is NULL");
-      list.emplace_back(words[i]);
-    }
-    Interrupt::never_exit();
-    const thimble_watch silent = {};
-    const thimble_watch& shown_to = watch ? *watch : silent;
-    Watcher watcher(shown_to);
-    Capture capture{.output = {},
-                    .log = Log(LogLevel::info,
-                               [&](LogLevel, std::string_view line) {
-                                 if (shown_to.log) shown_to.log(shown_to.user, line.data(), line.size());
-                               }),
-                    .observer = watch ? &watcher : nullptr};
-    thread_local std::string printed;
-    int code = kExitFailed;
-    {
-      const std::scoped_lock lock(computing());
-      code = run_inside(list, capture);
-    }
-    printed = std::move(capture.output);
-    if (output) *output = shown(printed);
-    if (code == kExitInterrupted) throw Interrupted();
-    if (code == kExitUsage) throw UsageError(printed);
-    if (code != kExitDone && code != kExitDiverged)
-      throw Error(printed.empty() ? "the command failed" : printed);
-    if (code == kExitDiverged) throw Diverged();
   });
 }

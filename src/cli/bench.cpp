@@ -399,9 +399,9 @@ Ceiling ceiling_of(const Model& model, const Context& context, const SpeedReques
   const bool gpu = context.device() != Device::cpu;
   const StoredWeights* stored = gpu ? nullptr : model.stored_weights();  // a GPU expands quantized weights
   // Quantized weights are read as stored; the KV cache has the dtype of the computation.
-  const double bytes = stored
-                           ? static_cast<double>(stored->bytes()) + cached_bytes(model, streams * positions)
-                           : bytes_per_token(model, streams * positions);
+  const double bytes = stored ? static_cast<double>(stored->bytes() + stored->file_bytes()) +
+                                    cached_bytes(model, streams * positions)
+                              : bytes_per_token(model, streams * positions);
   const auto bytes_read = static_cast<std::int64_t>(bytes);
   const double bandwidth =
       gpu ? gpu_bandwidth(context, bytes_read) : read_bandwidth(bytes_read, kBandwidthSeconds, &interrupt);

@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <array>
-#include <cstdlib>
 #include <filesystem>
 #include <span>
 
@@ -121,13 +120,11 @@ constexpr std::string_view kRuntime = "thimble.wasm", kModule = "thimble.mjs", k
 // share/thimble/FILE of the prefix or the build tree that the program is in, or beside the program.
 fs::path shared_file(std::string_view name) {
   std::error_code ignored;
-  fs::path folder = fs::read_symlink("/proc/self/exe", ignored).parent_path();
-  if (const char* named = std::getenv("THIMBLE_SHARE"); named && *named) folder = fs::path(named) / "bin";
-  for (const fs::path& file :
-       {folder.parent_path() / "share/thimble" / name, folder / name, folder.parent_path() / name})
+  const fs::path folder = fs::read_symlink("/proc/self/exe", ignored).parent_path();
+  for (const fs::path& file : {folder.parent_path() / "share/thimble" / name, folder / name})
     if (fs::is_regular_file(file, ignored)) return file;
   fail(Hint{"install Debian's emscripten, libc++-16-dev and dpkg-dev, then build the target thimble_wasm "
-            "(cmake -DTHIMBLE_WASM=ON); or set THIMBLE_SHARE to a folder that contains the file"},
+            "(cmake -DTHIMBLE_WASM=ON); a release archive contains it"},
        "cannot find the browser's runtime: {} is neither in {} nor beside the program", name,
        (folder.parent_path() / "share/thimble").string());
 }
@@ -477,7 +474,8 @@ Command export_command() {
                   {.name = "half", .help = "same as --type f16"},
                   {.name = "architecture",
                    .help = "for gguf: architecture in llama.cpp",
-                   .choices = {"llama", "qwen2", "qwen3", "apertus", "talkie"},
+                   .choices = {"llama", "qwen2", "qwen3", "smollm3", "phi3", "gemma2", "gemma3", "gpt2",
+                               "apertus", "talkie"},
                    .shown_default = "the model's own, or one that it can be converted to"},
                   {.name = "drop-softcap",
                    .help = "for gguf: drop logit_softcap; changes probabilities, but not greedy text"},

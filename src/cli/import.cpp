@@ -11,6 +11,7 @@
 #include "cli/parse.h"
 #include "cli/train_inputs.h"
 #include "config/builder.h"
+#include "formats/export.h"
 #include "formats/weights_file.h"
 
 namespace thimble {
@@ -73,31 +74,49 @@ std::string as_text(const std::vector<std::string>& notes) {
   return text;
 }
 
-int run_import(const Arguments& arguments, Console& console) {
-  PosixFileOps disk;
-  const Interrupt interrupt;
-  InterruptibleFileOps ops(disk, interrupt);
-  const Output output = output_from(arguments, ops);
-  ModelFile model = open_source(arguments, console.progress());
-  std::vector<std::string> notes;
-  if (arguments.given("tokenizer")) notes = attach_tokenizer(model, arguments.path("tokenizer"));
-  make_folders(ops, folder_of(output.path));
-  write_model(ops, output.path, output.existing, model, arguments.flag("half") ? DType::f16 : DType::f32, {},
-              console.progress());
+void report_import(Console& console, const fs::path& path, const ModelFile& model,
+                   const std::vector<std::string>& notes) {
   const ParamTable table(model.config.model);
   if (console.json())
     console.print_json(Json::object()
-                           .set("output", output.path.string())
+                           .set("output", path.string())
                            .set("architecture", model.architecture)
                            .set("parameters", table.count())
                            .set("tensors", table.all().size())
                            .set("tokenizer", model.tokenizer.has_value())
                            .set("notes", Json::array({notes.begin(), notes.end()}))
-                           .set("bytes", fs::file_size(output.path)));
+                           .set("bytes", fs::file_size(path)));
   else
-    console.print(fmt::format("{}: {}, {} parameters in {} tensors, {}\n{}", output.path.string(),
+    console.print(fmt::format("{}: {}, {} parameters in {} tensors, {}\n{}", path.string(),
                               model.architecture, with_commas(table.count()), table.all().size(),
                               model.tokenizer ? "with its tokenizer" : "no tokenizer", as_text(notes)));
+}
+
+int run_import(const Arguments& arguments, Console& console) {
+  PosixFileOps disk;
+  const Interrupt interrupt;
+  InterruptibleFileOps ops(disk, interrupt);
+  const Output output = output_from(arguments, ops);
+  if (arguments.flag("half") && arguments.given("quantize"))
+    throw UsageError("--half and --quantize cannot be combined");
+  ModelFile model = open_source(arguments, console.progress());
+  std::vector<std::string> notes;
+  if (arguments.given("tokenizer")) notes = attach_tokenizer(model, arguments.path("tokenizer"));
+  make_folders(ops, folder_of(output.path));
+  if (arguments.given("quantize")) {
+    ExportRequest request{.path = output.path,
+                          .existing = output.existing,
+                          .type = gguf_type_of(arguments.text("quantize")),
+                          .interrupt = &interrupt,
+                          .progress = console.progress()};
+    const ExportReport report = export_model(ops, model, "gguf", request);
+    notes.insert(notes.end(), report.notes.begin(), report.notes.end());
+    report_import(console, output.path, model, notes);
+    return 0;
+  }
+  write_model(ops, output.path, output.existing, model, arguments.flag("half") ? DType::f16 : DType::f32, {},
+              console.progress());
+  report_import(console, output.path, model, notes);
   return 0;
 }
 
@@ -125,12 +144,16 @@ Command import_command() {
             .help = "for bare weights: prefix of tensor names; tensors without it are ignored"},
            {.name = "tokenizer", .value = "FILE", .help = "tokenizer to use instead of the one in SOURCE"},
            {.name = "half", .help = "store the weights as f16"},
-           output_option("safetensors file to write"),
+           {.name = "quantize",
+            .help = "write a GGUF with matrices of this type instead of safetensors",
+            .choices = {"q8_0", "q6_k", "q5_k_m", "q4_k_m", "q4_0"}},
+           output_option("file to write: safetensors, or GGUF with --quantize"),
            common::force(),
            common::threads(),
            common::json(),
            common::quiet()},
       .examples = {"thimble import Qwen2.5-0.5B -o qwen.safetensors",
+                   "thimble import Qwen2.5-0.5B --quantize q4_k_m -o qwen.gguf",
                    "thimble import weights.safetensors --preset golf --set layers=11 -o golf.safetensors"},
       .run = run_import};
 }

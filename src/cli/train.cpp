@@ -43,6 +43,32 @@ namespace thimble {
 
 namespace {
 
+// Passes each event to several observers.
+class Observers final : public TrainObserver {
+ public:
+  void add(TrainObserver* observer) {
+    if (observer) list_.push_back(observer);
+  }
+  void primed(std::int64_t step, std::int64_t of) override {
+    for (TrainObserver* observer : list_) observer->primed(step, of);
+  }
+  void step(const StepReport& report) override {
+    for (TrainObserver* observer : list_) observer->step(report);
+  }
+  void validating(std::int64_t tokens_scored) override {
+    for (TrainObserver* observer : list_) observer->validating(tokens_scored);
+  }
+  void validation(const ValidationReport& report) override {
+    for (TrainObserver* observer : list_) observer->validation(report);
+  }
+  void saved(std::int64_t step) override {
+    for (TrainObserver* observer : list_) observer->saved(step);
+  }
+
+ private:
+  std::vector<TrainObserver*> list_;
+};
+
 class TrainWatch {
  public:
   // Starts the dashboard, so that a port in use fails before any work is done.
@@ -63,6 +89,7 @@ class TrainWatch {
   PosixFileOps disk_;
   std::unique_ptr<Dashboard> dashboard_;
   std::unique_ptr<TrainObserver> tensorboard_;
+  Observers observers_;
 };
 
 constexpr std::int64_t kMostSamples = 16;
@@ -85,11 +112,13 @@ TrainWatch::~TrainWatch() = default;
 void TrainWatch::attach(TrainRequest& request) {
   request.samples = arguments_.integer("samples", {.least = 0, .most = kMostSamples});
   request.memorization_tokens = arguments_.integer("memorization", {.least = 0, .most = kMostMemorization});
-  request.observer = console_.observer();
-  if (!arguments_.flag("tensorboard")) return;
-  tensorboard_ =
-      std::make_unique<TensorBoardWriter>(disk_, run_, request.config.optimizer, seconds_since_1970);
-  request.observer = tensorboard_.get();
+  observers_.add(console_.observer());
+  if (arguments_.flag("tensorboard")) {
+    tensorboard_ =
+        std::make_unique<TensorBoardWriter>(disk_, run_, request.config.optimizer, seconds_since_1970);
+    observers_.add(tensorboard_.get());
+  }
+  request.observer = &observers_;
 }
 
 std::filesystem::path TrainWatch::finish() {

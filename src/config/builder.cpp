@@ -194,6 +194,12 @@ struct Need {
 bool turns(const Config& c) {
   return c.model.position == PositionKind::rope;
 }
+bool scales_rope(const Config& c) {
+  return turns(c) && c.model.rope_scaling != RopeScaling::none;
+}
+bool scales_as_llama3(const Config& c) {
+  return turns(c) && c.model.rope_scaling == RopeScaling::llama3;
+}
 bool loops(const Config& c) {
   return c.model.loop_count > 0;
 }
@@ -208,6 +214,12 @@ constexpr Need kNeeds[] = {
     {"rope_base", turns, "position is not rope"},
     {"rope_dims", turns, "position is not rope"},
     {"rope_direction", turns, "position is not rope"},
+    {"rope_scaling", turns, "position is not rope"},
+    {"nope_every", turns, "position is not rope"},
+    {"rope_factor", scales_rope, "rope_scaling is none"},
+    {"rope_low_factor", scales_as_llama3, "rope_scaling is not llama3"},
+    {"rope_high_factor", scales_as_llama3, "rope_scaling is not llama3"},
+    {"rope_original_context", scales_as_llama3, "rope_scaling is not llama3"},
     {"q_gain_init", [](const Config& c) { return c.model.q_gain != GainKind::none; }, "q_gain is none"},
     {"loop_first", loops, "loop_count is 0"},
     {"loop_last", loops, "loop_count is 0"},

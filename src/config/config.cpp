@@ -20,10 +20,11 @@ std::int64_t default_mlp_hidden(const ModelConfig& config) {
     case MlpKind::gelu:
       return 4 * config.dim;
     case MlpKind::swiglu:
+    case MlpKind::geglu:
       break;
   }
-  // swiglu has three matrices; a width of 8/3 dim gives it the parameters of a two-matrix MLP of 4
-  // dim.
+  // A gated MLP has three matrices; a width of 8/3 dim gives it the parameters of a two-matrix MLP
+  // of 4 dim.
   const std::int64_t tiles = (8 * config.dim + 3 * kSwigluMultiple - 1) / (3 * kSwigluMultiple);
   return tiles * kSwigluMultiple;
 }
@@ -103,7 +104,17 @@ void check_attention(const ModelConfig& c) {
   check(c.rope_direction != 0, "rope_direction must be 1 or -1, found 0");
   check(c.head_dim > 1 || (!c.qk_norm && c.q_gain == GainKind::none),
         "qk_norm and q_gain need heads of at least 2 columns, found 1");
+  check(c.window > 0 || (c.window_from == 0 && c.global_every == 0 && c.local_rope_base == 0),
+        Hint{"set window, or remove them"},
+        "window_from ({}), global_every ({}) and local_rope_base ({}) need a window", c.window_from,
+        c.global_every, c.local_rope_base);
   if (c.position != PositionKind::rope) return;
+  check(c.nope_every == 0 || (!c.qk_norm && c.q_gain == GainKind::none),
+        "nope_every needs qk_norm = false and q_gain = none");
+  check(c.local_rope_base == 0 || c.local_rope_base >= 1, "local_rope_base must be at least 1, found {}",
+        c.local_rope_base);
+  check(c.rope_scaling != RopeScaling::llama3 || c.rope_low_factor < c.rope_high_factor,
+        "rope_low_factor ({}) must be below rope_high_factor ({})", c.rope_low_factor, c.rope_high_factor);
   if (c.rope_dims == c.head_dim)
     check(c.head_dim % 2 == 0, "head_dim must be even for RoPE, found {}", c.head_dim);
   check(c.rope_dims > 0 && c.rope_dims % 2 == 0, "rope_dims must be even, found {}", c.rope_dims);
@@ -115,6 +126,7 @@ void check_attention(const ModelConfig& c) {
 void check_extras(const ModelConfig& c) {
   check(!c.layer_scale || c.norm != NormKind::layer,
         "layer_scale needs norm = rms or rms_weight, found layer");
+  check(!c.post_norm || c.norm == NormKind::rms_weight, "post_norm needs norm = rms_weight");
   check(!c.skip_gates || c.unet_skips, "skip_gates needs unet_skips = true");
   check(c.parallel_from < c.layers, "parallel_from ({}) must be below layers ({}), or -1 for none",
         c.parallel_from, c.layers);

@@ -15,9 +15,10 @@
 
 namespace thimble {
 
-enum class MlpKind { relu, relu2, leaky_relu2, gelu, swiglu };  // activation
+enum class MlpKind { relu, relu2, leaky_relu2, gelu, swiglu, geglu };  // activation
 enum class NormKind { rms, rms_weight, layer };  // layer: LayerNorm; has biases if `bias` is set
 enum class PositionKind { rope, learned, none };
+enum class RopeScaling { none, linear, llama3 };
 enum class GainKind { none, shared, head };
 enum class MixKind { none, scalar, channel };
 enum class InitKind { golf, orthogonal, normal };
@@ -35,7 +36,9 @@ struct ModelConfig {
 
   NormKind norm = NormKind::rms_weight;
   double norm_eps = 1e-5;
+  bool post_norm = false;  // norms on the outputs of attention and MLP
   bool embed_norm = false;
+  bool embed_scale = false;
   bool final_norm = true;
   bool layer_scale = false;
 
@@ -43,6 +46,21 @@ struct ModelConfig {
   double rope_base = 10000;
   std::int64_t rope_dims = 0;  // 0: head_dim
   std::int64_t rope_direction = 1;
+  RopeScaling rope_scaling = RopeScaling::none;
+  double rope_factor = 1;
+  double rope_low_factor = 1;  // of llama3
+  double rope_high_factor = 4;
+  std::int64_t rope_original_context = 8192;
+  double local_rope_base = 0;   // of layers with a window, without scaling; 0: as in the other layers
+  std::int64_t nope_every = 0;  // layers nope_every - 1, 2 nope_every - 1, ... have no RoPE; 0: none
+
+  // Layers from window_from on attend to the last `window` tokens, except layers global_every - 1,
+  // 2 global_every - 1, ...
+  std::int64_t window = 0;  // 0: no window
+  std::int64_t window_from = 0;
+  std::int64_t global_every = 0;  // 0: no exceptions
+  double attention_softcap = 0;
+  double query_scalar = 0;  // attention scores are divided by its square root; 0: head_dim
 
   bool qk_norm = false;  // has weights if norm = rms_weight
   GainKind q_gain = GainKind::none;
@@ -70,7 +88,15 @@ struct ModelConfig {
   double init_std = 0.02;
   double embed_init_std = 0.02;
 
-  bool gated_mlp() const { return mlp == MlpKind::swiglu; }
+  bool gated_mlp() const { return mlp == MlpKind::swiglu || mlp == MlpKind::geglu; }
+  bool has_rope(std::int64_t layer) const {
+    return position == PositionKind::rope && (nope_every == 0 || (layer + 1) % nope_every != 0);
+  }
+  // A window that is at least as long as the context hides nothing.
+  bool is_local(std::int64_t layer) const {
+    return window > 0 && window < context && layer >= window_from &&
+           (global_every == 0 || (layer + 1) % global_every != 0);
+  }
   std::int64_t q_width() const { return heads * head_dim; }
   std::int64_t kv_width() const { return kv_heads * head_dim; }
   // Number of blocks that a token passes through, with the layer loop and while it is off.

@@ -93,7 +93,7 @@ template <class Enum>
 struct Names;  // the spelling of each enumerator, in order
 template <>
 struct Names<MlpKind> {
-  static constexpr std::string_view all[] = {"relu", "relu2", "leaky_relu2", "gelu", "swiglu"};
+  static constexpr std::string_view all[] = {"relu", "relu2", "leaky_relu2", "gelu", "swiglu", "geglu"};
 };
 template <>
 struct Names<NormKind> {
@@ -102,6 +102,10 @@ struct Names<NormKind> {
 template <>
 struct Names<PositionKind> {
   static constexpr std::string_view all[] = {"rope", "learned", "none"};
+};
+template <>
+struct Names<RopeScaling> {
+  static constexpr std::string_view all[] = {"none", "linear", "llama3"};
 };
 template <>
 struct Names<GainKind> {
@@ -168,13 +172,16 @@ std::vector<Key> model_keys() {
       row<&M::heads>("heads", "number of query heads", 1, kMaxHeads),
       row<&M::kv_heads>("kv_heads", "number of key and value heads; 0: same as heads", 0, kMaxHeads),
       row<&M::head_dim>("head_dim", "size of each head; 0: dim / heads", 0, kMaxHeadDim),
-      row<&M::mlp_hidden>("mlp_hidden",
-                          "hidden width of the MLP; 0: 2 x dim for relu2, 8/3 x dim for swiglu, else 4 x dim",
-                          0, kMaxHidden),
+      row<&M::mlp_hidden>(
+          "mlp_hidden",
+          "hidden width of the MLP; 0: 2 x dim for relu2, 8/3 x dim for swiglu and geglu, else 4 x dim", 0,
+          kMaxHidden),
       choice<&M::mlp>("mlp", "activation of the MLP"),
       choice<&M::norm>("norm", "rms: RMSNorm without weights; rms_weight: with weights; layer: LayerNorm"),
       row<&M::norm_eps>("norm_eps", "epsilon of the norms", 1e-12, 1),
+      row<&M::post_norm>("post_norm", "normalize the outputs of attention and MLP, as gemma does"),
       row<&M::embed_norm>("embed_norm", "normalize the embedding output"),
+      row<&M::embed_scale>("embed_scale", "multiply the embedding output by sqrt(dim), as gemma does"),
       row<&M::final_norm>("final_norm", "normalize the input of the output head"),
       row<&M::layer_scale>("layer_scale", "scale the norm outputs of layer l by 1/sqrt(l + 1)"),
       choice<&M::position>("position", "position encoding"),
@@ -182,6 +189,29 @@ std::vector<Key> model_keys() {
       row<&M::rope_dims>("rope_dims", "dimensions of each head that RoPE rotates; 0: all", 0, kMaxHeadDim),
       row<&M::rope_direction>("rope_direction",
                               "sign of the RoPE rotation: 1 as in llama, -1 as in parameter-golf", -1, 1),
+      choice<&M::rope_scaling>("rope_scaling",
+                               "divide RoPE frequencies: linear: all; llama3: low ones, as Llama 3.1 does"),
+      row<&M::rope_factor>("rope_factor", "divisor of rope_scaling", 1, 1e6),
+      row<&M::rope_low_factor>("rope_low_factor",
+                               "llama3: divide wavelengths above rope_original_context / this", 1e-6, 1e6),
+      row<&M::rope_high_factor>("rope_high_factor",
+                                "llama3: keep wavelengths below rope_original_context / this", 1e-6, 1e6),
+      row<&M::rope_original_context>("rope_original_context", "llama3: context before the scaling", 1,
+                                     kMaxContext),
+      row<&M::local_rope_base>(
+          "local_rope_base", "rope_base of layers with a window, without scaling, as in gemma 3; 0: the same",
+          0, 1e12),
+      row<&M::nope_every>("nope_every", "every such layer has no RoPE, as in smollm 3; 0: none", 0,
+                          kMaxLayers),
+      row<&M::window>("window", "tokens that a layer attends to; 0: all", 0, kMaxContext),
+      row<&M::window_from>("window_from", "first layer with the window", 0, kMaxLayers),
+      row<&M::global_every>("global_every",
+                            "every such layer attends to all tokens despite the window; 0: none", 0,
+                            kMaxLayers),
+      row<&M::attention_softcap>("attention_softcap",
+                                 "cap attention scores at this size, as gemma 2 does; 0: off", 0, 1e6),
+      row<&M::query_scalar>("query_scalar", "divide attention scores by its square root; 0: head_dim", 0,
+                            1e6),
       row<&M::qk_norm>("qk_norm", "normalize each head of q and k"),
       choice<&M::q_gain>("q_gain", "learned gain on q: none, one per layer (shared) or one per head"),
       row<&M::q_gain_init>("q_gain_init", "initial value of q_gain", -1000, 1000),

@@ -15,6 +15,7 @@ struct Synonyms {
 constexpr Synonyms kSynonyms[] = {
     // commands
     {"pack", "quantize quant compress"},
+    {"quantize", "quantise quantization"},
     {"generate", "sample infer inference complete completion predict"},
     {"chat", "cli repl interactive"},
     {"serve", "server api"},

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/clock.h"
 #include "base/error.h"
 #include "base/table.h"
 
@@ -116,7 +117,7 @@ Batch BatchLoader::next() {
   } else {
     if (!thread_.joinable()) start_thread();
     std::unique_lock lock(mutex_);
-    changed_.wait(lock, [&] { return ready_ || error_; });
+    wait_until_ready(changed_, lock, [&] { return ready_ || error_; });
     if (!ready_) std::rethrow_exception(error_);
     batch = std::move(*ready_);
     ready_.reset();
@@ -132,7 +133,7 @@ void BatchLoader::start_thread() {
       while (true) {
         {
           std::unique_lock lock(mutex_);
-          changed_.wait(lock, [&] { return stopping_ || !ready_; });
+          wait_until_ready(changed_, lock, [&] { return stopping_ || !ready_; });
           if (stopping_) return;
         }
         Batch batch = read(position);

@@ -15,6 +15,7 @@
 #include <thread>
 #include <utility>
 
+#include "base/clock.h"
 #include "base/error.h"
 
 namespace thimble {
@@ -229,7 +230,7 @@ class MessageCommunicator final : public Communicator {
 
   std::optional<Task> next() {
     std::unique_lock lock(mutex_);
-    changed_.wait(lock, [&] { return closing_ || !tasks_.empty(); });
+    wait_until_ready(changed_, lock, [&] { return closing_ || !tasks_.empty(); });
     if (tasks_.empty()) return {};
     std::optional<Task> task = std::move(tasks_.front());
     tasks_.pop_front();

@@ -299,7 +299,7 @@ Perplexity perplexity(Model& model, const Tokenizer& tokenizer, std::vector<std:
     const auto begin = tokens.begin() + static_cast<std::ptrdiff_t>(chunk * T);
     Window window{{begin, begin + context}, std::vector<std::int32_t>(T, -1), chunk + 1};
     for (std::size_t i = T / 2; i + 1 < T; ++i) window.target[i] = window.input[i + 1];
-    if (bos) window.input[0] = *bos;
+    if (bos) window.input[0] = tokens[0];
     scorer.add(std::move(window));
   }
   scorer.finish();

@@ -90,11 +90,12 @@ double difference_on_disk(const ModelFile& expected, const std::filesystem::path
 
 // Each is defined in the file that writes the format.
 ExportFormat gguf_export();
+ExportFormat ollama_export();
 ExportFormat hugging_face_export();
 ExportFormat safetensors_export();
 
 std::span<const ExportFormat> export_formats() {
-  static const std::vector<ExportFormat> formats = {gguf_export(), hugging_face_export(),
+  static const std::vector<ExportFormat> formats = {gguf_export(), ollama_export(), hugging_face_export(),
                                                     safetensors_export()};
   return formats;
 }

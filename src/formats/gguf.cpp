@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <bit>
 #include <cstring>
-#include <limits>
 #include <numeric>
+#include <optional>
 #include <type_traits>
 
 #include "base/error.h"
@@ -209,20 +209,91 @@ std::int64_t GgufEntry::count() const {
   return std::accumulate(dims.begin(), dims.end(), std::int64_t{1}, std::multiplies<>());
 }
 
-GgufFile GgufFile::open(const std::filesystem::path& path, std::uint64_t most,
-                        const ProgressOutput& progress) {
-  const InputFile input(path);
+namespace {
+
+constexpr std::string_view kSplitNumber = "split.no", kSplitCount = "split.count",
+                           kSplitTensors = "split.tensors.count";
+
+// "-00002-of-00003.gguf"
+std::string part_ending(std::size_t number, std::size_t count) {
+  return fmt::format("-{:05}-of-{:05}.gguf", number + 1, count);
+}
+
+// The path of a part, whose name must have the form of llama-gguf-split, with another number.
+std::filesystem::path part_path(const std::filesystem::path& path, std::size_t from, std::size_t to,
+                                std::size_t count) {
+  std::string name = path.filename().string();
+  const std::string ending = part_ending(from, count);
+  check(name.ends_with(ending), Hint{"give the files of the model the names that they were published with"},
+        "{}: expected a name that ends with {}, because the file is part {} of {}", path.string(), ending,
+        from + 1, count);
+  name.replace(name.size() - ending.size(), ending.size(), part_ending(to, count));
+  return path.parent_path() / name;
+}
+
+}  // namespace
+
+GgufFile GgufFile::map(const std::filesystem::path& path) {
   GgufFile file;
   file.name_ = path.string();
-  file.memory_ =
-      Arena(static_cast<std::int64_t>(input.size()), file.name_,
-            "the complete file is read into memory: close other programs, or use a machine with more memory");
-  const std::span bytes(file.memory_.at(0), input.size());
-  const std::span wanted = bytes.first(std::min<std::uint64_t>(bytes.size(), most));
-  ProgressBar bar(progress, "reading", "bytes", wanted.size());
-  input.read_at(0, wanted, [&](std::uint64_t size) { bar.advance(size); });
-  file.parse(bytes);
+  file.mappings_ = {MappedFile::open(path)};
+  file.parse(file.mappings_.front()->bytes());
+  file.check_intact();
   return file;
+}
+
+GgufFile GgufFile::open(const std::filesystem::path& path) {
+  GgufFile file = map(path);
+  const std::size_t count = file.parts_expected(), number = file.split_number(kSplitNumber, 0);
+  if (count == 1) return file;
+  if (number != 0)
+    fail(Hint{fmt::format("pass {}", part_path(path, number, 0, count).string())},
+         "{} is part {} of {}, expected the first", path.string(), number + 1, count);
+  for (std::size_t part = 1; part < count; ++part) file.append(map(part_path(path, 0, part, count)));
+  const std::uint64_t tensors = file.split_number(kSplitTensors, file.entries_.size());
+  check(tensors == file.entries_.size(), "{}: expected {} tensors in all parts ({}), found {}", path.string(),
+        tensors, kSplitTensors, file.entries_.size());
+  return file;
+}
+
+void GgufFile::append(GgufFile part) {
+  const std::uint64_t count = part.parts_expected(), number = part.split_number(kSplitNumber, 0);
+  check(count == parts_expected() && number == parts(), "{}: expected part {} of {}, found part {} of {}",
+        part.name_, parts() + 1, parts_expected(), number + 1, count);
+  for (GgufEntry& entry : part.entries_) {
+    check(tensors_.try_emplace(entry.name, entries_.size()).second, "{}: tensor {} is also in another part",
+          part.name_, quoted_name(entry.name));
+    entry.part = parts();
+    entries_.push_back(std::move(entry));
+  }
+  data_.push_back(part.data_.front());
+  mappings_.insert(mappings_.end(), part.mappings_.begin(), part.mappings_.end());
+}
+
+std::uint64_t GgufFile::split_number(std::string_view key, std::uint64_t fallback) const {
+  const GgufValue* value = find_setting(key);
+  if (!value) return fallback;
+  const auto number = std::visit(
+      []<class T>(const T& content) -> std::optional<std::uint64_t> {
+        if constexpr (std::is_integral_v<T> && !std::is_same_v<T, bool>)
+          if (std::in_range<std::uint32_t>(content)) return static_cast<std::uint64_t>(content);
+        return std::nullopt;
+      },
+      *value);
+  check(number.has_value(), "{}: expected {} to be a whole number of up to 32 bits", name_, key);
+  return *number;
+}
+
+std::size_t GgufFile::parts_expected() const {
+  const std::uint64_t count = split_number(kSplitCount, 1), number = split_number(kSplitNumber, 0);
+  // Files that were never split may have zeros.
+  check(number < std::max<std::uint64_t>(count, 1), "{}: {} is {}, expected less than {}, which is {}", name_,
+        kSplitNumber, number, kSplitCount, count);
+  return std::max<std::uint64_t>(count, 1);
+}
+
+void GgufFile::check_intact() const {
+  for (const auto& mapping : mappings_) mapping->check_intact();
 }
 
 GgufFile GgufFile::view(std::span<const std::byte> bytes, std::string name) {
@@ -260,8 +331,8 @@ void GgufFile::parse(std::span<const std::byte> bytes) {
     entries_.push_back(std::move(entry));
   }
   const std::uint64_t data_at = std::min<std::uint64_t>(padded(reader.at(), alignment), bytes.size());
-  data_ = bytes.subspan(data_at);
-  check_layout(entries_, alignment, data_.size(), name_);
+  data_ = {bytes.subspan(data_at)};
+  check_layout(entries_, alignment, data_.front().size(), name_);
 }
 
 const GgufValue* GgufFile::find_setting(std::string_view key) const {
@@ -283,7 +354,7 @@ const GgufEntry& GgufFile::at(std::string_view tensor) const {
 
 std::span<const std::byte> GgufFile::bytes(std::string_view tensor) const {
   const GgufEntry& entry = at(tensor);
-  return data_.subspan(entry.begin, entry.bytes);
+  return data_[entry.part].subspan(entry.begin, entry.bytes);
 }
 
 void GgufFile::read_f32(std::string_view tensor, std::span<float> values) const {
@@ -346,7 +417,7 @@ void GgufWriter::add(std::string name, GgufType type, std::vector<std::int64_t> 
         quoted_name(name), kMaxGgufName, name.size());
   check(!dims.empty() && dims.size() <= kMaxGgufDims, "tensor {}: expected 1 to {} dimensions, found {}",
         quoted_name(name), kMaxGgufDims, dims.size());
-  GgufEntry entry{std::move(name), type, std::move(dims), data_bytes_, 0};
+  GgufEntry entry{std::move(name), type, std::move(dims), data_bytes_};
   check(std::cmp_equal(entry.count(), values.size()), "tensor {}: shape {} needs {} numbers, found {}",
         quoted_name(entry.name), dims_text(entry.dims), entry.count(), values.size());
   check(fits_blocks(type, entry.dims.back()),

@@ -21,8 +21,8 @@
 #include <cstdint>
 #include <filesystem>
 #include <functional>
-#include <limits>
 #include <map>
+#include <memory>
 #include <set>
 #include <span>
 #include <string>
@@ -33,9 +33,9 @@
 #include <vector>
 
 #include "base/files.h"
+#include "base/mapped_file.h"
 #include "base/progress.h"
 #include "formats/gguf_types.h"
-#include "tensor/arena.h"
 
 namespace thimble {
 
@@ -57,22 +57,33 @@ struct GgufEntry {
   std::string name;
   GgufType type;
   std::vector<std::int64_t> dims;
-  std::uint64_t begin = 0, bytes = 0;  // within the data
+  std::uint64_t begin = 0, bytes = 0;  // within the data of its part
+  std::size_t part = 0;
 
   std::int64_t count() const;  // elements
 };
 
-// A parsed file. Parsing checks all sizes and offsets, so every accessor stays in bounds.
+// A parsed file, or the parts of a model that llama-gguf-split has split: NAME-00001-of-00003.gguf
+// and so on. The first part has the settings, and each part has tensors of its own. Parsing checks
+// all sizes and offsets, so every accessor stays in bounds.
 class GgufFile {
  public:
-  // Reads the first `most` bytes, which must include the header; other bytes must not be used.
-  static GgufFile open(const std::filesystem::path& path,
-                       std::uint64_t most = std::numeric_limits<std::uint64_t>::max(),
-                       const ProgressOutput& progress = {});
+  // Maps the file, and if it is the first part also the other parts beside it; only headers are
+  // read. Another part is an Error.
+  static GgufFile open(const std::filesystem::path& path);
   // Parses a file in memory. The bytes are not copied: they must outlive the GgufFile.
   static GgufFile view(std::span<const std::byte> bytes, std::string name);
+  // Adds the tensors of the next part. Throws an Error if it is not the next part of this model.
+  void append(GgufFile part);
+  std::size_t parts() const { return data_.size(); }
+  // Number of parts according to the settings; 1 if they do not say. Throws an Error for a value
+  // that is not a number from 1.
+  std::size_t parts_expected() const;
 
   const std::string& name() const { return name_; }  // for messages
+  // The mappings that contain all bytes, one per part; none after view().
+  const std::vector<std::shared_ptr<const MappedFile>>& mappings() const { return mappings_; }
+  void check_intact() const;  // throws an Error if a mapped file was truncated
   const GgufSettings& settings() const { return settings_; }
   const GgufValue* find_setting(std::string_view key) const;  // nullptr when absent
 
@@ -83,14 +94,16 @@ class GgufFile {
   void read_f32(std::string_view tensor, std::span<float> values) const;  // converts from any type
 
  private:
+  static GgufFile map(const std::filesystem::path& path);
   void parse(std::span<const std::byte> bytes);
+  std::uint64_t split_number(std::string_view key, std::uint64_t fallback) const;
 
   std::string name_;
   GgufSettings settings_;
   std::map<std::string, std::size_t, std::less<>> keys_, tensors_;
   std::vector<GgufEntry> entries_;
-  Arena memory_;
-  std::span<const std::byte> data_;  // points into memory_, or into the bytes passed to view()
+  std::vector<std::shared_ptr<const MappedFile>> mappings_;
+  std::vector<std::span<const std::byte>> data_;  // per part: in its mapping, or in the bytes of view()
 };
 
 // Collects keys and tensors, then writes the file. The same calls give the same bytes.

@@ -11,6 +11,7 @@
 
 #include "base/error.h"
 #include "base/text.h"
+#include "formats/architectures.h"
 #include "formats/fold.h"
 #include "formats/gguf.h"
 #include "formats/gguf_model.h"
@@ -20,8 +21,6 @@
 namespace thimble {
 
 namespace {
-
-constexpr std::array<std::string_view, 5> kArchitectures = {"llama", "qwen2", "qwen3", kApertus, kTalkie};
 
 // Metadata that does not affect the model. tokenizer.huggingface.json repeats the other keys.
 constexpr std::string_view kHarmlessKeys[] = {
@@ -33,6 +32,7 @@ struct Source {
   std::string name;
   std::vector<std::int64_t> dims;
   std::int64_t offset = 0, count = 0;  // in the block of weights
+  std::int64_t first = 0;              // the parameter's first element in the tensor
   bool rotated = false;                // rows of heads, in llama's order for RoPE
   bool optional = false;               // zeros if absent
 };
@@ -44,12 +44,17 @@ std::int64_t head_dim_of(const ModelConfig& config) {
 
 class Importer {
  public:
-  explicit Importer(const GgufFile& file)
-      : file_(file), keys_(file), architecture_(keys_.text("general.architecture").value_or("")) {
+  Importer(const GgufFile& file, const ProgressOutput& progress)
+      : file_(file),
+        keys_(file),
+        progress_(progress),
+        architecture_(keys_.text("general.architecture").value_or("")) {
     keys_.throw_problems();
-    check(std::ranges::count(kArchitectures, architecture_) > 0,
-          "{}: expected general.architecture {}, found {}", file.name(), joined(kArchitectures, ", "),
-          quoted_name(architecture_));
+    const auto family = std::ranges::find(all_architectures(), architecture_, &Architecture::gguf);
+    if (family != all_architectures().end()) family_ = &*family;
+    check(family_ || is_folded_architecture(architecture_),
+          "{}: expected general.architecture {}, {} or {}, found {}", file.name(), gguf_architectures(),
+          kApertus, kTalkie, quoted_name(architecture_));
   }
 
   ModelFile read(WeightsAs as) {
@@ -82,19 +87,24 @@ class Importer {
   ModelConfig read_config();
   void read_sizes(ModelConfig& config);
   void read_switches(ModelConfig& config);
+  void read_rope(ModelConfig& config);
+  void read_windows(ModelConfig& config);
   void expect_folded_settings();
   void reject_unsupported_settings(const ModelConfig& config);
 
   std::vector<Source> sources(const ModelConfig& config, const ParamTable& table) const;
   std::vector<Source> folded_sources(const ModelConfig& config, const ParamTable& table) const;
   void check_tensors(std::span<const Source> sources, const ModelConfig& config) const;
+  void read_part(const Source& source, std::span<float> values) const;
   std::vector<float> read_weights(const ModelConfig& config);
   std::shared_ptr<const StoredWeights> read_stored(const ModelConfig& config);
   void read_output_scales(const ModelConfig& config, const ParamTable& table, std::span<float> block) const;
 
   const GgufFile& file_;
   GgufKeyReader keys_;
+  const ProgressOutput& progress_;
   std::string architecture_;
+  const Architecture* family_ = nullptr;  // nullptr: folded
 };
 
 void Importer::read_sizes(ModelConfig& config) {
@@ -104,7 +114,7 @@ void Importer::read_sizes(ModelConfig& config) {
   config.mlp_hidden = keys_.required_count(key("feed_forward_length"));
   config.heads = keys_.required_count(key("attention.head_count"));
   config.kv_heads = keys_.count(key("attention.head_count_kv")).value_or(config.heads);
-  config.norm_eps = keys_.required_number(key("attention.layer_norm_rms_epsilon"));
+  config.norm_eps = keys_.required_number(key(norm_eps_key(config.norm)));
   config.rope_base = keys_.number(key("rope.freq_base")).value_or(10000);
   config.head_dim = keys_.count(key("attention.key_length")).value_or(0);
   const auto value_length = keys_.count(key("attention.value_length"));
@@ -127,9 +137,68 @@ void Importer::read_switches(ModelConfig& config) {
     return file_.find(fmt::format("blk.0.{}", name)) != nullptr;
   };
   config.tie_embeddings = file_.find("output.weight") == nullptr;
-  config.qk_norm = architecture_ == "qwen3";
+  read_rope(config);
+  read_windows(config);
+  if (family_->switches.bias) return;
   config.bias = has("attn_output.bias") || has("ffn_gate.bias") || has("ffn_up.bias") || has("ffn_down.bias");
   config.qkv_bias = !config.bias && (has("attn_q.bias") || has("attn_k.bias") || has("attn_v.bias"));
+}
+
+void Importer::read_rope(ModelConfig& config) {
+  if (config.position != PositionKind::rope) return;
+  if (family_->partial_rope) {
+    config.rope_dims = keys_.count(key("rope.dimension_count")).value_or(0);
+    keys_.take(key("rope.scaling.original_context_length"));  // of longrope, whose tensors are rejected
+  }
+  config.nope_every = family_->gguf_nope_every;
+  const auto scaling = keys_.text(key("rope.scaling.type"));
+  const double factor = keys_.number(key("rope.scaling.factor")).value_or(1);
+  if (scaling == "linear" || (!scaling && factor != 1))
+    config.rope_scaling = RopeScaling::linear, config.rope_factor = factor;
+  else if (scaling && scaling != "none")
+    keys_.problem(fmt::format("{} = {} is not supported, expected \"none\" or \"linear\"",
+                              key("rope.scaling.type"), quoted_name(*scaling)));
+  const GgufEntry* divisors = file_.find(kRopeDivisors);
+  if (!divisors) return;
+  const std::int64_t columns = config.rope_dims > 0 ? config.rope_dims : head_dim_of(config);
+  ModelConfig scaled = config;
+  scaled.rope_dims = columns;
+  bool fits = config.rope_scaling == RopeScaling::none && columns > 1 &&
+              divisors->dims == std::vector<std::int64_t>{columns / 2};
+  if (fits) {
+    std::vector<float> values(static_cast<std::size_t>(columns / 2));
+    file_.read_f32(kRopeDivisors, values);
+    fits = set_rope_divisors(scaled, values);
+  }
+  scaled.rope_dims = config.rope_dims;
+  if (fits)
+    config = scaled;
+  else
+    keys_.problem(
+        fmt::format("{} does not have the {} divisors of Llama 3.1's rule", kRopeDivisors, columns / 2));
+}
+
+void Importer::read_windows(ModelConfig& config) {
+  config.query_scalar = config.layers > 0 && config.layers == family_->gguf_scale_layers && config.heads > 0
+                            ? static_cast<double>(config.dim / config.heads)
+                            : 0;
+  const auto window = keys_.count(key("attention.sliding_window"));
+  if (family_->gguf_period == 0) {
+    // llama.cpp has no windows here, but files of models that have one may contain the key.
+    config.window = window.value_or(0);
+    return;
+  }
+  config.window = window.value_or(family_->switches.attention_softcap > 0 ? family_->switches.window : 0);
+  config.global_every = keys_.count(key("attention.sliding_window_pattern")).value_or(family_->gguf_period);
+  if (config.global_every == 1) config.window = 0;  // every layer is global
+  if (family_->switches.local_rope_base > 0)
+    config.local_rope_base = keys_.number(key("rope.freq_base_swa")).value_or(config.local_rope_base);
+  if (config.window == 0) config.global_every = 0, config.local_rope_base = 0;
+  const auto cap = [&](std::string_view name, double& member) {
+    member = keys_.number(key(name)).value_or(member);
+  };
+  cap("attn_logit_softcapping", config.attention_softcap);
+  cap("final_logit_softcapping", config.logit_softcap);
 }
 
 void Importer::expect_folded_settings() {
@@ -155,28 +224,28 @@ void Importer::reject_unsupported_settings(const ModelConfig& config) {
           fmt::format("{} = {} is not supported, expected \"{}\"", key(name), quoted_name(*found), expected));
   };
   expect_count("vocab_size", config.vocab_size);
-  expect_count("rope.dimension_count", head_dim_of(config));
+  expect_count("rope.dimension_count", config.rope_dims > 0 ? config.rope_dims : head_dim_of(config));
   expect_count("expert_count", 0);
   expect_count("expert_used_count", 0);
-  expect_count("attention.sliding_window", 0);
-  expect_text("rope.scaling.type", "none");
-  if (const auto factor = keys_.number(key("rope.scaling.factor")); factor && *factor != 1)
-    keys_.problem(fmt::format("{} = {} is not supported, expected 1", key("rope.scaling.factor"), *factor));
+  if (!family_) {
+    expect_count("attention.sliding_window", 0);
+    expect_text("rope.scaling.type", "none");
+  }
   if (!keys_.flag(key("attention.causal")).value_or(true))
     keys_.problem(key("attention.causal") + " = false is not supported");
   const auto type = keys_.text("general.type");
   if (type && *type != "model")
     keys_.problem(fmt::format("general.type = {} is not supported", quoted_name(*type)));
-  const auto parts = keys_.count("split.count");
-  if (parts && *parts > 1)
-    keys_.problem(fmt::format(
-        "the file is one of {} parts (split.count): merge them with llama-gguf-split first", *parts));
+  if (file_.parts() != file_.parts_expected())
+    keys_.problem(fmt::format("the file is one of {} parts (split.count), and the others are missing",
+                              file_.parts_expected()));
+  keys_.take("split.count");
   keys_.take("split.no");
   keys_.take("split.tensors.count");
 }
 
 ModelConfig Importer::read_config() {
-  ModelConfig config;
+  ModelConfig config = family_ ? family_->switches : ModelConfig();
   read_sizes(config);
   if (is_folded_architecture(architecture_))
     expect_folded_settings();
@@ -195,10 +264,17 @@ ModelConfig Importer::read_config() {
 std::vector<Source> Importer::sources(const ModelConfig& config, const ParamTable& table) const {
   if (is_folded_architecture(architecture_)) return folded_sources(config, table);
   std::vector<Source> out;
-  for (const Param& param : table.all()) {
-    const bool bias = param.name.ends_with(".bias");
-    out.push_back({gguf_name(param), param.dims, param.offset, param.count(),
-                   architecture_ == "llama" && is_rotated(param.role), bias});
+  out.resize(table.all().size());
+  for (const FileTensor& tensor : file_tensors(*family_, table, Naming::gguf)) {
+    std::int64_t first = 0;
+    for (const Param* part : tensor.parts) {
+      const bool bias = part->name.ends_with(".bias") && !family_->switches.bias;
+      out[static_cast<std::size_t>(part - table.all().data())] = {
+          tensor.name,   tensor.dims, part->offset,
+          part->count(), first,       family_->neighbours && is_rotated(part->role),
+          bias};
+      first += part->count();
+    }
   }
   return out;
 }
@@ -228,10 +304,11 @@ void Importer::check_tensors(std::span<const Source> sources, const ModelConfig&
       problems.push_back(
           fmt::format("{} is {}, expected {}", source.name, dims_text(entry->dims), dims_text(source.dims)));
   }
+  if (config.rope_scaling == RopeScaling::llama3) known.emplace(kRopeDivisors);
   for (const GgufEntry& entry : file_.entries())
     if (!known.contains(entry.name))
       problems.push_back(fmt::format("{} {}", quoted_name(entry.name),
-                                     entry.name == "rope_freqs.weight"  // in files of Llama 3.1 and later
+                                     entry.name.starts_with("rope_factors_")  // of phi-3 with 128k tokens
                                          ? "scales RoPE's wavelengths, which is not supported"
                                          : "is not part of the model"));
   check(problems.empty(), Hint{"tensors and settings do not match: convert the model again"}, "{}: {}",
@@ -239,16 +316,28 @@ void Importer::check_tensors(std::span<const Source> sources, const ModelConfig&
   check(config.head_dim % 2 == 0, "{}: expected an even head size, found {}", file_.name(), config.head_dim);
 }
 
+// Reads the elements of one parameter of a tensor.
+void Importer::read_part(const Source& source, std::span<float> values) const {
+  const auto all = static_cast<std::size_t>(file_.at(source.name).count());
+  if (values.size() == all) return file_.read_f32(source.name, values);
+  std::vector<float> whole(all);
+  file_.read_f32(source.name, whole);
+  std::ranges::copy(std::span(whole).subspan(static_cast<std::size_t>(source.first), values.size()),
+                    values.begin());
+}
+
 std::vector<float> Importer::read_weights(const ModelConfig& config) {
   const ParamTable table(config);
   const std::vector<Source> all = sources(config, table);
   check_tensors(all, config);  // before allocating: now the file is as large as the block
   std::vector<float> block(static_cast<std::size_t>(table.block_size()));
+  ProgressBar bar(progress_, "reading", "numbers", block.size());
   for (const Source& source : all) {
     if (source.count == 0 || !file_.find(source.name)) continue;
+    bar.advance(static_cast<std::uint64_t>(source.count));
     const auto to = std::span(block).subspan(static_cast<std::size_t>(source.offset),
                                              static_cast<std::size_t>(source.count));
-    file_.read_f32(source.name, to);
+    read_part(source, to);
     if (!source.rotated) continue;
     const std::int64_t columns = source.dims.size() == 2 ? source.dims[1] : 1;
     std::ranges::copy(halves_from_neighbours(to, config.head_dim, columns), to.begin());
@@ -257,56 +346,31 @@ std::vector<float> Importer::read_weights(const ModelConfig& config) {
   return block;
 }
 
-WeightFormat format_of_type(GgufType type) {
-  if (is_scaled_int8(type)) return WeightFormat::int8_blocks;
-  // Blocks with minimums, or with scales of 16 numbers, are expanded to f16: its rounding is a
-  // small fraction of a quantization step.
-  return type == GgufType::f32    ? WeightFormat::f32
-         : type == GgufType::bf16 ? WeightFormat::bf16
-                                  : WeightFormat::f16;
-}
-
-// Scales of a block can multiply to more than f16 holds. F16 tensors may contain any value.
-void check_fits_f16(const GgufFile& file, const GgufEntry& entry, std::span<const float> values) {
-  if (entry.type == GgufType::f16) return;
-  constexpr float kLargest = 65504;
-  const auto found =
-      std::ranges::find_if_not(values, [](float value) { return std::abs(value) <= kLargest; });
-  if (found == values.end()) return;
-  fail("{}: tensor {} of type {} has the value {}, expected at most {}", file.name(), quoted_name(entry.name),
-       info_of(entry.type).name, *found, kLargest);
-}
-
+// Matrices stay in the blocks of the file; vectors are copied.
 std::shared_ptr<const StoredWeights> Importer::read_stored(const ModelConfig& config) {
   const ParamTable table(config);
   const std::vector<Source> all = sources(config, table);  // one per param, in the table's order
   check_tensors(all, config);
-  std::vector<WeightFormat> formats;
-  for (const Source& source : all) {
-    const GgufEntry* entry = file_.find(source.name);
-    formats.push_back(entry ? format_of_type(entry->type) : WeightFormat::f32);
-  }
-  auto stored = std::make_shared<StoredWeights>(table, formats);
+  auto stored = std::make_shared<StoredWeights>(table, std::vector(all.size(), WeightFormat::blocks));
+  for (const auto& mapping : file_.mappings()) stored->keep(mapping);
   for (std::size_t i = 0; i < all.size(); ++i) {
     const Source& source = all[i];
+    const Param& param = table.all()[i];
     const GgufEntry* entry = file_.find(source.name);
     if (!entry) continue;  // an absent bias: the memory is zeroed
-    const StoredWeights::Stored to = stored->tensor(table.all()[i]);
-    const auto in_order = [&](std::vector<float> values, std::int64_t columns) {
-      return source.rotated ? halves_from_neighbours(values, config.head_dim, columns) : values;
-    };
-    if (to.values.dtype == DType::i8) {
-      GgufIntegers blocks = gguf_integers(entry->type, file_.bytes(source.name));
-      const std::vector<float> q = in_order(std::move(blocks.integers), to.values.cols);
-      std::ranges::transform(q, to.values.row<std::int8_t>(0),
-                             [](float x) { return static_cast<std::int8_t>(x); });
-      store_floats(in_order(std::move(blocks.scales), to.scales.cols), to.scales);
-    } else {
-      std::vector<float> values(static_cast<std::size_t>(source.count));
-      file_.read_f32(source.name, values);
-      if (to.values.dtype == DType::f16) check_fits_f16(file_, *entry, values);
-      store_floats(in_order(std::move(values), source.dims.size() == 2 ? source.dims[1] : 1), to.values);
+    if (is_matrix(param.role)) {
+      const std::int64_t row_bytes = static_cast<std::int64_t>(entry->bytes) / (entry->count() / param.cols);
+      stored->set_rows(param, {.data = file_.bytes(source.name).data() + source.first / param.cols * row_bytes,
+                               .rows = param.rows,
+                               .cols = param.cols,
+                               .type = entry->type,
+                               .head_dim = source.rotated ? config.head_dim : 0});
+      continue;
     }
+    std::vector<float> values(static_cast<std::size_t>(source.count));
+    read_part(source, values);
+    if (source.rotated) values = halves_from_neighbours(values, config.head_dim, 1);
+    store_floats(values, stored->tensor(param).values);
   }
   return stored;
 }
@@ -337,26 +401,19 @@ bool is_gguf(std::string_view first_bytes) {
   return first_bytes.starts_with("GGUF");
 }
 
-namespace {
-
-// The tokenizers of large models take about 10 MB.
-constexpr std::uint64_t kMostHeaderBytes = 64 << 20;
-
-ModelFile open_gguf_header(const std::filesystem::path& path) {
-  ModelFile out = read_gguf(GgufFile::open(path, kMostHeaderBytes), WeightsAs::none);
-  out.path = path;
-  return out;
+bool is_gguf_folder(const std::filesystem::path& folder) {
+  return std::filesystem::is_regular_file(folder / "model.gguf");
 }
 
-}  // namespace
-
-ModelFile read_gguf(const GgufFile& file, WeightsAs as) {
-  return Importer(file).read(as);
+ModelFile read_gguf(const GgufFile& file, WeightsAs as, const ProgressOutput& progress) {
+  return Importer(file, progress).read(as);
 }
 
 ModelFile open_gguf(const std::filesystem::path& path, WeightsAs as, const ProgressOutput& progress) {
-  if (as == WeightsAs::none) return open_gguf_header(path);
-  ModelFile out = read_gguf(GgufFile::open(path, std::numeric_limits<std::uint64_t>::max(), progress), as);
+  const bool folder = std::filesystem::is_directory(path);
+  const GgufFile file = GgufFile::open(folder ? path / "model.gguf" : path);
+  ModelFile out = read_gguf(file, as, progress);
+  file.check_intact();
   out.path = path;
   return out;
 }

@@ -1,8 +1,8 @@
-// Reads a GGUF as a model: llama, qwen2, qwen3, and the architectures that golf models are folded
-// into, apertus and talkie (fold.h).
+// Reads a GGUF as a model: the families of architectures.h, and the architectures that golf models
+// are folded into, apertus and talkie (fold.h).
 //
-// Every key is either used, known to be harmless, or rejected by name (rope scaling, sliding
-// windows, experts). Tensors that are missing, have the wrong shape or are not part of the model
+// Every key is either used, known to be harmless, or rejected by name (experts, other kinds of RoPE
+// scaling). Tensors that are missing, have the wrong shape or are not part of the model
 // are errors.
 #pragma once
 
@@ -20,15 +20,16 @@
 
 namespace thimble {
 
-bool is_gguf(std::string_view first_bytes);  // needs the first 4 bytes
+bool is_gguf(std::string_view first_bytes);                // needs the first 4 bytes
+bool is_gguf_folder(const std::filesystem::path& folder);  // contains model.gguf, as Ollama's export does
 
-// With WeightsAs::stored (model_file.h), types whose values are an 8-bit integer times the scale of
-// 32 numbers stay integers (Q8_0, Q4_0, Q5_0, IQ4_NL, IQ4_XS), F16 and BF16 keep their type, and
-// the other block types are expanded to f16. ModelFile::metadata has every value as JSON
+// The file, or model.gguf in the folder, is mapped. With WeightsAs::stored (model_file.h), matrices of every type stay in its
+// blocks, and the result keeps the mapping. ModelFile::metadata has every value as JSON
 // (gguf_value_json).
 ModelFile open_gguf(const std::filesystem::path& path, WeightsAs as = WeightsAs::floats,
                     const ProgressOutput& progress = {});
-ModelFile read_gguf(const GgufFile& file, WeightsAs as = WeightsAs::floats);
+ModelFile read_gguf(const GgufFile& file, WeightsAs as = WeightsAs::floats,
+                    const ProgressOutput& progress = {});
 
 // Reads the settings of a GGUF and records which keys were read. Unread keys are rejected: a model
 // that runs but computes something else is worse than an error.

@@ -4,12 +4,14 @@
 
 #include <algorithm>
 #include <charconv>
+#include <cmath>
 #include <map>
 #include <optional>
 #include <utility>
 
 #include "base/error.h"
 #include "base/text.h"
+#include "formats/architectures.h"
 #include "formats/export.h"
 #include "formats/fold.h"
 #include "formats/gguf_tokenizer.h"
@@ -27,9 +29,9 @@ std::uint32_t count_of(std::int64_t value) {
 }
 
 // llama.cpp rejects a file with tensors that the architecture's loader does not read.
-bool is_read(std::string_view architecture, Role role) {
+bool is_read(const Architecture& family, Role role) {
   using enum Role;
-  if (architecture == "llama") return true;
+  if (family.gguf == "llama" || family.switches.bias) return true;
   return role != attn_proj_bias && role != mlp_gate_bias && role != mlp_up_bias && role != mlp_proj_bias;
 }
 
@@ -63,28 +65,109 @@ std::vector<float> reordered(std::span<const float> values, std::int64_t head_di
   return out;
 }
 
-ExportedTensor exported_tensor(const Param& param, const ModelFile& file, bool neighbours) {
+// llama.cpp divides scores by the square root of this.
+double gguf_query_scalar(const Architecture& family, const ModelConfig& config) {
+  const bool scales = family.gguf_scale_layers > 0 && config.layers == family.gguf_scale_layers;
+  return static_cast<double>(scales ? config.dim / config.heads : config.head_dim);
+}
+
+// The factor for q, or for its norm, that makes llama.cpp's scores those of query_scalar.
+float query_factor(const Architecture& family, const ModelConfig& config) {
+  const double own = config.query_scalar > 0 ? config.query_scalar : static_cast<double>(config.head_dim);
+  return static_cast<float>(std::sqrt(gguf_query_scalar(family, config) / own));
+}
+
+std::vector<float> exported_values(const Param& param, const ModelFile& file, const Architecture& family) {
+  using enum Role;
   const ModelConfig& config = file.config.model;
-  const auto values = param.in(std::span(file.weights));
-  ExportedTensor tensor{gguf_name(param), param.dims, {values.begin(), values.end()}};
-  if (!is_rotated(param.role)) return tensor;
+  const auto own = param.in(std::span(file.weights));
+  std::vector<float> values(own.begin(), own.end());
+  if (config.qk_norm ? param.role == query_norm : param.role == query || param.role == query_bias)
+    if (const float factor = query_factor(family, config); factor != 1)
+      for (float& one : values) one *= factor;
+  if (!is_rotated(param.role)) return values;
   const std::int64_t columns = param.dims.size() == 2 ? param.cols : 1;
-  if (config.rope_direction < 0) negate_second_halves(tensor.values, config.head_dim, columns);
-  if (neighbours) tensor.values = neighbours_from_halves(tensor.values, config.head_dim, columns);
-  return tensor;
+  if (config.rope_direction < 0) negate_second_halves(values, config.head_dim, columns);
+  return family.neighbours ? neighbours_from_halves(values, config.head_dim, columns) : values;
+}
+
+ExportedTensor exported_tensor(const FileTensor& tensor, const ModelFile& file, const Architecture& family) {
+  ExportedTensor out{tensor.name, tensor.dims, {}};
+  for (const Param* part : tensor.parts) {
+    const std::vector<float> values = exported_values(*part, file, family);
+    out.values.insert(out.values.end(), values.begin(), values.end());
+  }
+  return out;
+}
+
+bool has_local_layer(const ModelConfig& config) {
+  for (std::int64_t layer = 0; layer < config.layers; ++layer)
+    if (config.is_local(layer)) return true;
+  return false;
+}
+
+// Windows, softcaps and RoPE, with the keys of gemma 2 and 3, phi-3 and llama.
+void add_family_settings(const Architecture& family, const ModelConfig& c, GgufSettings& settings) {
+  const auto key = [&](std::string_view name) { return fmt::format("{}.{}", family.gguf, name); };
+  if (family.gguf_period > 0) {
+    const bool windows = has_local_layer(c);
+    settings.emplace_back(key("attention.sliding_window"), count_of(windows ? c.window : c.context));
+    if (c.global_every != family.gguf_period && windows)
+      settings.emplace_back(key("attention.sliding_window_pattern"), count_of(c.global_every));
+    if (c.local_rope_base > 0)
+      settings.emplace_back(key("rope.freq_base_swa"), static_cast<float>(c.local_rope_base));
+    // Without these keys, llama.cpp uses the caps of gemma 2.
+    if (c.attention_softcap > 0 || family.switches.attention_softcap > 0)
+      settings.emplace_back(key("attn_logit_softcapping"), static_cast<float>(c.attention_softcap));
+    if (c.logit_softcap > 0 || family.switches.logit_softcap > 0)
+      settings.emplace_back(key("final_logit_softcapping"), static_cast<float>(c.logit_softcap));
+  }
+  if (family.partial_rope)
+    settings.emplace_back(key("rope.scaling.original_context_length"), count_of(c.context));
+  if (c.rope_scaling == RopeScaling::linear) {
+    settings.emplace_back(key("rope.scaling.type"), std::string("linear"));
+    settings.emplace_back(key("rope.scaling.factor"), static_cast<float>(c.rope_factor));
+  }
+}
+
+// What llama.cpp's architecture cannot do, although the family has it.
+void check_for_llama_cpp(const Architecture& family, const ModelConfig& c) {
+  check(c.nope_every == family.gguf_nope_every, "llama.cpp's {} has nope_every = {}, this model has {}",
+        family.gguf, family.gguf_nope_every, c.nope_every);
+  check(family.gguf_period == 0 || c.window_from == 0, "llama.cpp's {} has no window_from, this model has {}",
+        family.gguf, c.window_from);
+  check(family.gguf_period == 0 || (c.attention_softcap > 0) == (family.switches.attention_softcap > 0),
+        "llama.cpp's {} {} attention_softcap, this model has {}", family.gguf,
+        family.switches.attention_softcap > 0 ? "needs an" : "has no", c.attention_softcap);
 }
 
 }  // namespace
 
-std::string_view gguf_architecture(ModelConfig config) {
+const Architecture* gguf_family(ModelConfig config) {
   config.rope_direction = 1;
   // qwen3's loader accepts biases of q, k and v; Transformers' qwen3 does not have them.
   if (config.qk_norm && config.qkv_bias && !config.bias) config.qkv_bias = false;
-  const std::string_view architecture = architecture_of(config);
+  const Architecture* family = family_of(config);
   // qwen2's loader requires a square q; llama's accepts the same biases with any head size.
-  if (architecture == "qwen2" && config.q_width() != config.dim) return "llama";
-  const bool known = architecture == "llama" || architecture == "qwen2" || architecture == "qwen3";
-  return known ? architecture : std::string_view();
+  if (family && family->gguf == "qwen2" && config.q_width() != config.dim)
+    return &all_architectures().front();
+  return family;
+}
+
+std::string_view gguf_architecture(const ModelConfig& config) {
+  const Architecture* family = gguf_family(config);
+  return family ? family->gguf : std::string_view();
+}
+
+std::string gguf_architectures() {
+  std::vector<std::string_view> names;
+  for (const Architecture& family : all_architectures())
+    if (std::ranges::count(names, family.gguf) == 0) names.push_back(family.gguf);
+  return joined(names, ", ");
+}
+
+std::string_view norm_eps_key(NormKind norm) {
+  return norm == NormKind::layer ? "attention.layer_norm_epsilon" : "attention.layer_norm_rms_epsilon";
 }
 
 GgufSettings common_settings(const std::string& architecture, const ModelConfig& config) {
@@ -96,11 +179,13 @@ GgufSettings common_settings(const std::string& architecture, const ModelConfig&
       {key("feed_forward_length"), count_of(config.mlp_hidden)},
       {key("attention.head_count"), count_of(config.heads)},
       {key("attention.head_count_kv"), count_of(config.kv_heads)},
-      {key("attention.layer_norm_rms_epsilon"), static_cast<float>(config.norm_eps)},
-      {key("rope.dimension_count"), count_of(config.head_dim)},
-      {key("rope.freq_base"), static_cast<float>(config.rope_base)},
+      {key(norm_eps_key(config.norm)), static_cast<float>(config.norm_eps)},
       {key("vocab_size"), count_of(config.vocab_size)},
   };
+  if (config.position == PositionKind::rope) {
+    settings.emplace_back(key("rope.dimension_count"), count_of(config.rope_dims));
+    settings.emplace_back(key("rope.freq_base"), static_cast<float>(config.rope_base));
+  }
   if (config.head_dim * config.heads != config.dim) {
     settings.emplace_back(key("attention.key_length"), count_of(config.head_dim));
     settings.emplace_back(key("attention.value_length"), count_of(config.head_dim));
@@ -109,18 +194,37 @@ GgufSettings common_settings(const std::string& architecture, const ModelConfig&
 }
 
 ExportedModel exported_model(const ModelFile& file) {
-  const ModelConfig& config = file.config.model;
-  const std::string architecture(gguf_architecture(config));
-  check(!architecture.empty(), "{} is a {} model; expected llama, qwen2 or qwen3", file.path.string(),
-        architecture_of(config));
-  ExportedModel model{architecture, common_settings(architecture, config), {}, {}};
+  ModelConfig config = file.config.model;
+  const Architecture* found = gguf_family(config);
+  check(found, "{} is a {} model; expected one of {}", file.path.string(), architecture_of(config),
+        gguf_architectures());
+  const Architecture& family = *found;
+  const std::string architecture(family.gguf);
+  check_for_llama_cpp(family, config);
+  std::vector<std::string> folded;
+  if (family.gguf_period == 0 && has_local_layer(config)) {
+    folded.push_back(
+        fmt::format("window = {} -> context_length = {}, because llama.cpp's {} has no windows: exact",
+                    config.window, config.window, architecture));
+    config.context = config.window;
+  }
+  if (query_factor(family, config) != 1)
+    folded.push_back(fmt::format("query_scalar = {} -> {}, scaled: exact but for rounding",
+                                 config.query_scalar, config.qk_norm ? "the norm of q" : "q"));
+  ExportedModel model{architecture, common_settings(architecture, config), {}, std::move(folded)};
+  add_family_settings(family, config, model.settings);
   std::vector<std::string> problems;
-  const ParamTable table(config);
-  for (const Param& param : table.all()) {
-    if (is_read(architecture, param.role))
-      model.tensors.push_back(exported_tensor(param, file, architecture == "llama"));
-    else if (!is_zero(param, file.weights))  // an import fills absent biases with zeros
-      problems.push_back(param.name);
+  const ParamTable table(file.config.model);
+  for (const FileTensor& tensor : file_tensors(family, table, Naming::gguf)) {
+    if (is_read(family, tensor.parts.front()->role))
+      model.tensors.push_back(exported_tensor(tensor, file, family));
+    else
+      for (const Param* part : tensor.parts)
+        if (!is_zero(*part, file.weights)) problems.push_back(part->name);  // an import fills in zeros
+  }
+  if (config.rope_scaling == RopeScaling::llama3) {
+    const std::vector<float> divisors = rope_divisors(config);
+    model.tensors.push_back({std::string(kRopeDivisors), {std::ssize(divisors)}, divisors});
   }
   check(problems.empty(), Hint{"train without `bias`; `qkv_bias` is supported"},
         "llama.cpp's {} does not have these tensors, which are not zero: {}", architecture, listed(problems));
@@ -209,51 +313,8 @@ std::vector<float> halves_from_neighbours(std::span<const float> values, std::in
   return reordered(values, head_dim, columns, Direction::to_halves);
 }
 
-namespace {
-
-using enum Role;
-
-constexpr GgufName kTensorNames[] = {
-    {token_embedding, kEmbeddingName},
-    {head, kHeadName},
-    {final_norm, "output_norm.weight"},
-    {attn_norm, "blk.{}.attn_norm.weight"},
-    {query, "blk.{}.attn_q.weight"},
-    {query_bias, "blk.{}.attn_q.bias"},
-    {key, "blk.{}.attn_k.weight"},
-    {key_bias, "blk.{}.attn_k.bias"},
-    {value, "blk.{}.attn_v.weight"},
-    {value_bias, "blk.{}.attn_v.bias"},
-    {query_norm, "blk.{}.attn_q_norm.weight"},
-    {key_norm, "blk.{}.attn_k_norm.weight"},
-    {attn_proj, "blk.{}.attn_output.weight"},
-    {attn_proj_bias, "blk.{}.attn_output.bias"},
-    {mlp_norm, "blk.{}.ffn_norm.weight"},
-    {mlp_gate, "blk.{}.ffn_gate.weight"},
-    {mlp_gate_bias, "blk.{}.ffn_gate.bias"},
-    {mlp_up, "blk.{}.ffn_up.weight"},
-    {mlp_up_bias, "blk.{}.ffn_up.bias"},
-    {mlp_proj, "blk.{}.ffn_down.weight"},
-    {mlp_proj_bias, "blk.{}.ffn_down.bias"},
-};
-
-}  // namespace
-
-std::span<const GgufName> gguf_names() {
-  return kTensorNames;
-}
-
-std::string GgufName::of(int layer) const {
-  return fmt::format(fmt::runtime(name), layer);
-}
-
-std::string gguf_name(const Param& param) {
-  for (const GgufName& known : kTensorNames)
-    if (known.role == param.role) return known.of(param.layer);
-  fail("[gguf] llama.cpp has no name for {}", param.name);
-}
-
 bool is_rotated(Role role) {
+  using enum Role;
   return role == query || role == key || role == query_bias || role == key_bias;
 }
 
@@ -262,34 +323,34 @@ namespace {
 // Neither a softcap nor a loop prevents an export: the cap can be dropped, and the loop is unrolled
 // into layers.
 ModelConfig without_softcap_and_loop(ModelConfig config) {
-  config.logit_softcap = 0;
+  if (!config.post_norm) config.logit_softcap = 0;  // gemma has one
   config.loop_first = config.loop_last = config.loop_count = 0;
   return config;
 }
 
-// Exports as llama, qwen2 or qwen3. A softcap is dropped if that was requested.
+// Exports as one of the families. A softcap is dropped if that was requested.
 ExportedModel plain_model(const ModelFile& model, std::string_view architecture, bool drop_softcap) {
-  const double cap = model.config.model.logit_softcap;
+  const double cap = model.config.model.post_norm ? 0 : model.config.model.logit_softcap;
   if (cap == 0 && model.config.model.loop_count == 0) return exported_model(model);
   check(cap == 0 || drop_softcap,
         Hint{"pass --drop-softcap to export without it: greedy text is unchanged, probabilities change"},
         "llama.cpp's {} has no logit_softcap, this model has {}", architecture, cap);
   FoldedModel plain = unrolled_model(model);
-  plain.model.config.model.logit_softcap = 0;
+  if (cap > 0) plain.model.config.model.logit_softcap = 0;
   if (cap > 0) plain.steps.push_back(softcap_dropped(cap));
   ExportedModel exported = exported_model(plain.model);
   for (const FoldStep& step : plain.steps) exported.folded.push_back(step.line());
   return exported;
 }
 
-// Exports every model that llama.cpp can run: llama, qwen2 and qwen3 directly, golf models folded
+// Exports every model that llama.cpp can run: the families directly, golf models folded
 // (fold.h).
 ExportReport export_gguf(FileOps& ops, const ModelFile& model, const ExportRequest& request) {
   const std::string_view own = gguf_architecture(without_softcap_and_loop(model.config.model)),
                          requested = request.architecture;
   const bool plain = !own.empty() && (requested.empty() || requested == own);
   check(plain || requested.empty() || is_folded_architecture(requested), "expected architecture {}, found {}",
-        requested, own.empty() ? "none of llama, qwen2 and qwen3" : fmt::format("{}", own));
+        requested, own.empty() ? fmt::format("none of {}", gguf_architectures()) : fmt::format("{}", own));
   const ExportedModel exported =
       plain ? plain_model(model, own, request.drop_softcap)
             : exported_model(fold_model(model, {request.architecture, request.drop_softcap}));
@@ -304,7 +365,56 @@ ExportReport export_gguf(FileOps& ops, const ModelFile& model, const ExportReque
   return report;
 }
 
+constexpr std::string_view kOllamaWeights = "model.gguf", kModelfile = "Modelfile";
+
+// Ollama reads the chat template from the GGUF if the Modelfile has none.
+std::string modelfile(const ModelFile& model) {
+  std::string text = fmt::format(
+      "# Written by thimble. Create the model in Ollama: ollama create NAME -f {}\nFROM ./{}\n"
+      "PARAMETER num_ctx {}\n",
+      kModelfile, kOllamaWeights, model.config.model.context);
+  // A model that only continues texts is passed the prompt as it is.
+  if (model.layout.empty()) text += "TEMPLATE \"\"\"{{ .Prompt }}\"\"\"\n";
+  return text;
+}
+
+std::filesystem::path foreign_to_ollama(const std::filesystem::path& folder) {
+  return foreign_entry(folder, [&](const std::filesystem::directory_entry& entry) {
+    const std::string name = entry.path().filename().string();
+    return std::filesystem::is_regular_file(folder / kModelfile) &&
+           (name == kOllamaWeights || name == kModelfile);
+  });
+}
+
+// A GGUF and a Modelfile beside it.
+ExportReport export_ollama(FileOps& ops, const ModelFile& model, const ExportRequest& request) {
+  check(std::filesystem::weakly_canonical(model.path).parent_path() !=
+            std::filesystem::weakly_canonical(request.path),
+        Hint{"choose another folder with -o"}, "{} contains the model to be exported", request.path.string());
+  AtomicFolder folder(ops, request.path, request.existing, foreign_to_ollama);
+  ExportRequest file = request;
+  file.path = folder.path() / kOllamaWeights;
+  file.existing = Existing::refuse;
+  ExportReport report;
+  naming(request.path / kOllamaWeights, [&] { report = export_gguf(ops, model, file); });
+  naming(request.path / kModelfile,
+         [&] { write_file(ops, folder.path() / kModelfile, modelfile(model), Existing::refuse); });
+  folder.commit();
+  return report;
+}
+
 }  // namespace
+
+ExportFormat gguf_export();
+
+ExportFormat ollama_export() {
+  ExportFormat format = gguf_export();
+  format.name = "ollama";
+  format.what = "a folder with a GGUF and a Modelfile";
+  format.write = export_ollama;
+  format.folder = true;
+  return format;
+}
 
 ExportFormat gguf_export() {
   using enum GgufType;

@@ -3,8 +3,9 @@
 //   ExportedModel model = exported_model(file);  // weights under llama.cpp's names, in its order
 //   write_gguf(ops, path, Existing::refuse, model, tokenizer_settings(...), GgufType::f16);
 //
-// This file handles llama, qwen2 and qwen3, whose tensors map one to one; only the rows of llama's
-// q and k are reordered. fold.h builds ExportedModels with computed tensors.
+// This file handles the families of architectures.h. A window that llama.cpp does not have becomes
+// a shorter context, and query_scalar is folded into q. fold.h builds ExportedModels with computed
+// tensors.
 #pragma once
 
 #include <cstdint>
@@ -18,6 +19,8 @@
 #include "model/params.h"
 
 namespace thimble {
+
+struct Architecture;
 
 struct ExportedTensor {
   std::string name;                // "blk.0.attn_q.weight"
@@ -33,8 +36,14 @@ struct ExportedModel {
   std::vector<std::string> folded = {};  // what was folded into weights, one line each
 };
 
-// The architecture under which llama.cpp can run this model: llama, qwen2 or qwen3; empty if none.
-std::string_view gguf_architecture(ModelConfig config);
+// The family as which llama.cpp can run this model, and its name there; nullptr and empty if none.
+const Architecture* gguf_family(ModelConfig config);
+std::string_view gguf_architecture(const ModelConfig& config);
+std::string gguf_architectures();  // all names: "llama, qwen2, ..."
+
+// Without the architecture's name.
+std::string_view norm_eps_key(NormKind norm);
+inline constexpr std::string_view kRopeDivisors = "rope_freqs.weight";
 
 // Throws an Error if no architecture fits, or for nonzero tensors that the architecture does not
 // have.
@@ -72,7 +81,8 @@ std::vector<float> neighbours_from_halves(std::span<const float> values, std::in
 std::vector<float> halves_from_neighbours(std::span<const float> values, std::int64_t head_dim,
                                           std::int64_t columns);
 
-// llama.cpp's names for the tensors of llama, qwen2 and qwen3.
+// llama.cpp's names for the tensors of llama, qwen2 and qwen3. architectures.h has those of the
+// other families.
 struct GgufName {
   Role role;
   std::string_view name;  // {} is replaced by the layer

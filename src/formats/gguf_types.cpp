@@ -18,9 +18,9 @@ namespace thimble {
 namespace {
 
 constexpr std::array<GgufTypeInfo, 3> kFloatTypes = {{
-    {GgufType::f32, "F32", "f32", 0, 1, 4},
-    {GgufType::f16, "F16", "f16", 1, 1, 2},
-    {GgufType::bf16, "BF16", "bf16", 32, 1, 2},
+    gguf_info(GgufType::f32, "F32", "f32", 0),
+    gguf_info(GgufType::f16, "F16", "f16", 1),
+    gguf_info(GgufType::bf16, "BF16", "bf16", 32),
 }};
 
 // By id; empty: removed from the format.
@@ -46,12 +46,6 @@ const GgufTypeInfo* find_info(const Matches& matches) {
 template <class T>
 void store(std::byte* to, T value) {
   std::memcpy(to, &value, sizeof value);
-}
-
-std::uint16_t bits_at(const std::byte* from) {
-  std::uint16_t bits;
-  std::memcpy(&bits, from, sizeof bits);
-  return bits;
 }
 
 void encode_f16(std::span<const float> values, std::byte* to) {
@@ -89,23 +83,6 @@ void encode_blocks(const GgufBlockFormat& format, std::span<const float> values,
       check(std::isfinite(value), Hint{"export with --type f32"}, "{} cannot be quantized", value);
     format.encode(x.data(), to + block * bytes);
   });
-}
-
-void split_blocks(const GgufBlockFormat& format, const std::byte* from, GgufIntegers& out) {
-  const GgufTypeInfo& info = format.info;
-  const auto numbers = static_cast<std::size_t>(info.block), bytes = static_cast<std::size_t>(info.bytes);
-  for_each_block(info, out.integers.size(), [&](std::size_t block) {
-    const std::size_t first = block * numbers;
-    format.split(from + block * bytes, &out.integers[first], &out.scales[first / kGgufBlock]);
-  });
-}
-
-void decode_block(const GgufBlockFormat& format, const std::byte* from, float* to) {
-  if (format.decode) return format.decode(from, to);
-  std::array<float, kGgufSuperBlock / kGgufBlock> scales;
-  format.split(from, to, scales.data());
-  for (std::size_t i = 0; i < static_cast<std::size_t>(format.info.block); ++i)
-    to[i] *= scales[i / kGgufBlock];
 }
 
 }  // namespace
@@ -183,41 +160,14 @@ void encode_gguf(GgufType type, std::span<const float> values, std::span<std::by
 
 void decode_gguf(GgufType type, std::span<const std::byte> bytes, std::span<float> values) {
   check_sizes(type, values.size(), bytes.size());
-  const std::byte* from = bytes.data();
-  switch (type) {
-    case GgufType::f32:
-      if (!values.empty()) std::memcpy(values.data(), from, values.size_bytes());
-      return;
-    case GgufType::f16:
-      for (std::size_t i = 0; i < values.size(); ++i) values[i] = to_f32(f16{bits_at(from + 2 * i)});
-      return;
-    case GgufType::bf16:
-      for (std::size_t i = 0; i < values.size(); ++i) values[i] = to_f32(bf16{bits_at(from + 2 * i)});
-      return;
-    default:
-      break;
-  }
-  const GgufBlockFormat& format = *find_block_format(type);
-  const auto numbers = static_cast<std::size_t>(format.info.block),
-             block_bytes = static_cast<std::size_t>(format.info.bytes);
-  for_each_block(format.info, values.size(), [&](std::size_t block) {
-    decode_block(format, from + block * block_bytes, &values[block * numbers]);
-  });
-}
-
-bool is_scaled_int8(GgufType type) {
-  const GgufBlockFormat* format = find_block_format(type);
-  return format && format->split;
-}
-
-GgufIntegers gguf_integers(GgufType type, std::span<const std::byte> bytes) {
-  check(is_scaled_int8(type), "[gguf] expected integers with scales, found {}", info_of(type).name);
-  const GgufBlockFormat& format = *find_block_format(type);
-  const auto count = bytes.size() / static_cast<std::size_t>(format.info.bytes) *
-                     static_cast<std::size_t>(format.info.block);
-  GgufIntegers out{std::vector<float>(count), std::vector<float>(count / kGgufBlock)};
-  split_blocks(format, bytes.data(), out);
-  return out;
+  const auto [numbers, block] = block_size(type);
+  const std::int64_t blocks = std::ssize(values) / numbers;
+  parallel_for(blocks, kTaskNumbers / numbers,
+               [&, numbers = numbers, block = block](std::int64_t begin, std::int64_t end) {
+                 const auto count = static_cast<std::size_t>(end - begin);
+                 decode_blocks(type, bytes.subspan(index_of(begin * block), count * index_of(block)),
+                               values.subspan(index_of(begin * numbers), count * index_of(numbers)));
+               });
 }
 
 DType float_dtype(GgufType type) {

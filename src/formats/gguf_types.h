@@ -4,7 +4,7 @@
 //   F16   IEEE half, rounded to nearest even
 //   BF16  the upper half of an f32, rounded to nearest even; subnormal results keep their bits
 //
-// All other types store blocks of 32 or 256 numbers (gguf_blocks.h).
+// All other types store blocks of 32 or 256 numbers (tensor/block_rows.h).
 #pragma once
 
 #include <cstddef>
@@ -15,27 +15,10 @@
 #include <string_view>
 #include <vector>
 
+#include "tensor/block_rows.h"
 #include "tensor/tensor.h"
 
 namespace thimble {
-
-enum class GgufType : std::uint32_t {
-  f32 = 0,
-  f16 = 1,
-  q4_0 = 2,
-  q4_1 = 3,
-  q5_0 = 6,
-  q5_1 = 7,
-  q8_0 = 8,
-  q2_k = 10,
-  q3_k = 11,
-  q4_k = 12,
-  q5_k = 13,
-  q6_k = 14,
-  iq4_nl = 20,
-  iq4_xs = 23,
-  bf16 = 30,
-};
 
 struct GgufTypeInfo {
   GgufType type;
@@ -44,6 +27,11 @@ struct GgufTypeInfo {
   std::uint32_t file_type;    // general.file_type of a file whose matrices have this type
   std::int64_t block, bytes;  // numbers and bytes per block
 };
+
+constexpr GgufTypeInfo gguf_info(GgufType type, std::string_view name, std::string_view option,
+                                 std::uint32_t file_type) {
+  return {type, name, option, file_type, block_size(type).numbers, block_size(type).bytes};
+}
 
 const GgufTypeInfo& info_of(GgufType type);
 const GgufTypeInfo* find_gguf_type(std::uint32_t id);           // nullptr if unsupported
@@ -64,13 +52,6 @@ GgufType fitting_type(GgufType type, std::int64_t row_length);
 void encode_gguf(GgufType type, std::span<const float> values, std::span<std::byte> bytes);
 void decode_gguf(GgufType type, std::span<const std::byte> bytes, std::span<float> values);
 std::uint64_t gguf_bytes(GgufType type, std::int64_t count);
-
-// The contents of the types whose values are an 8-bit integer times the scale of 32 numbers.
-struct GgufIntegers {
-  std::vector<float> integers, scales;
-};
-bool is_scaled_int8(GgufType type);
-GgufIntegers gguf_integers(GgufType type, std::span<const std::byte> bytes);
 
 DType float_dtype(GgufType type);  // f32, bf16 or f16; throws an Error for block types
 

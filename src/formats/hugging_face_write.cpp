@@ -45,43 +45,17 @@ std::string_view torch_name(DType dtype) {
   return dtype == DType::f32 ? "float32" : dtype == DType::bf16 ? "bfloat16" : "float16";
 }
 
-std::string class_name(std::string_view architecture) {
-  const std::string_view name = architecture == "llama"   ? "Llama"
-                                : architecture == "qwen2" ? "Qwen2"
-                                                          : "Qwen3";
-  return fmt::format("{}ForCausalLM", name);
-}
-
-Json config_json(const ModelConfig& c, std::string_view architecture, DType dtype, const EndsOfText& ends) {
-  Json config =
-      Json::object()
-          .set("architectures", Json::array({class_name(architecture)}))
-          .set("model_type", architecture)
-          .set("vocab_size", c.vocab_size)
-          .set("hidden_size", c.dim)
-          .set("intermediate_size", c.mlp_hidden)
-          .set("num_hidden_layers", c.layers)
-          .set("num_attention_heads", c.heads)
-          .set("num_key_value_heads", c.kv_heads)
-          .set("head_dim", c.head_dim)
-          .set("hidden_act", "silu")
-          .set("max_position_embeddings", c.context)
-          .set("rms_norm_eps", c.norm_eps)
-          .set("tie_word_embeddings", c.tie_embeddings)
-          .set("attention_dropout", 0.0)
-          .set("initializer_range", c.init_std)
-          // Transformers 4 reads rope_theta, Transformers 5 rope_parameters.
-          .set("rope_theta", c.rope_base)
-          .set("rope_parameters", Json::object().set("rope_type", "default").set("rope_theta", c.rope_base))
-          .set("torch_dtype", torch_name(dtype))
-          .set("dtype", torch_name(dtype))
-          .set("use_cache", true);
-  if (architecture != "qwen2") config.set("attention_bias", c.bias);
-  if (architecture == "llama") config.set("mlp_bias", c.bias);
-  if (architecture != "llama") config.set("use_sliding_window", false).set("sliding_window", nullptr);
-  if (ends.bos) config.set("bos_token_id", *ends.bos);
-  if (!ends.ends.empty()) config.set("eos_token_id", ends.ends.front());
-  if (ends.pad) config.set("pad_token_id", *ends.pad);
+Json config_json(const Architecture& family, const ModelConfig& c, DType dtype, const EndsOfText& ends) {
+  Json config = hugging_face_config(family, c);
+  config.set("attention_dropout", 0.0)
+      .set("initializer_range", c.init_std)
+      .set("torch_dtype", torch_name(dtype))
+      .set("dtype", torch_name(dtype))
+      .set("use_cache", true);
+  // Explicitly null: the default ids of some families are outside a small vocabulary.
+  config.set("bos_token_id", ends.bos ? Json(*ends.bos) : Json());
+  config.set("eos_token_id", ends.ends.empty() ? Json() : Json(ends.ends.front()));
+  config.set("pad_token_id", ends.pad ? Json(*ends.pad) : Json());
   return config;
 }
 
@@ -142,27 +116,36 @@ bool is_mlp_bias(const Param& param) {
   return param.role == mlp_gate_bias || param.role == mlp_up_bias || param.role == mlp_proj_bias;
 }
 
-// Transformers' qwen3 has biases only in attention. MLP biases must be 0, as they are after an
-// import.
-void check_biases(const ModelFile& model, const ParamTable& table) {
+// Some families have biases only in attention. MLP biases must be 0, as they are after an import.
+void check_biases(const ModelFile& model, const ParamTable& table, const Architecture& family) {
   for (const Param& param : table.all())
     if (is_mlp_bias(param))
       check(std::ranges::all_of(param.in(std::span(model.weights)), [](float value) { return value == 0; }),
             Hint{"train without `bias`, for example with --preset qwen3"},
-            "{} is not zero, but Transformers' qwen3 has no biases in its MLP", param.name);
+            "{} is not zero, but Transformers' {} has no biases in its MLP", param.name, family.name);
 }
 
 std::size_t write_weights(FileOps& ops, const fs::path& path, const ModelFile& model,
-                          std::string_view architecture, DType dtype, const ProgressOutput& progress) {
+                          const Architecture& family, DType dtype, const ProgressOutput& progress) {
   const ParamTable table(model.config.model);
-  const bool drops = architecture == "qwen3" && model.config.model.bias;
-  if (drops) check_biases(model, table);
-  const auto selected = [&](const Param& param) { return !drops || !is_mlp_bias(param); };
+  const bool drops = family.biases == BiasKeys::attention && model.config.model.bias;
+  if (drops) check_biases(model, table, family);
   SafetensorsWriter writer;
   writer.set_metadata("format", "pt");  // required by Transformers
-  add_weights(writer, table, model.weights, dtype, selected);
+  std::size_t count = 0;
+  const std::vector<FileTensor> tensors = file_tensors(family, table, Naming::transformers);
+  for (const FileTensor& tensor : tensors) {
+    if (drops && is_mlp_bias(*tensor.parts.front())) continue;
+    ++count;
+    if (tensor.parts.size() == 1 && !tensor.transposed && tensor.base == 0)
+      add_weights(writer, tensor.name, tensor.dims, tensor.parts.front()->in(std::span(model.weights)),
+                  dtype);
+    else
+      add_weights(
+          writer, tensor.name, tensor.dims, [&] { return tensor.values(model.weights); }, dtype);
+  }
   writer.write(ops, path, Existing::refuse, WithDigest::no, {}, progress);
-  return static_cast<std::size_t>(std::ranges::count_if(table.all(), selected));
+  return count;
 }
 
 // Whether thimble or Transformers writes files of this name.
@@ -213,46 +196,21 @@ std::uint64_t bytes_in(const fs::path& folder) {
 
 }  // namespace
 
-std::vector<std::string> reasons_against_hugging_face(const ModelConfig& c) {
-  std::vector<std::string> reasons;
-  const auto refuse = [&](bool wrong, const char* reason) {
-    if (wrong) reasons.push_back(reason);
-  };
-  refuse(c.unet_skips, "unet_skips");
-  refuse(c.parallel_from >= 0, "parallel_from");
-  refuse(c.loop_count > 0, "loop_count");
-  refuse(c.residual_mix != MixKind::none, "residual_mix");
-  refuse(c.branch_scale, "branch_scale");
-  refuse(c.q_gain != GainKind::none, "q_gain");
-  refuse(c.layer_scale, "layer_scale");
-  refuse(c.exclusive_attention, "exclusive_attention");
-  refuse(c.bigram_buckets > 0, "bigram_buckets");
-  refuse(c.smear_gate, "smear_gate");
-  refuse(c.logit_softcap > 0, "logit_softcap");
-  refuse(c.norm != NormKind::rms_weight, "norm is not rms_weight");
-  refuse(c.embed_norm, "embed_norm");
-  refuse(!c.final_norm, "final_norm = false");
-  refuse(!c.gated_mlp(), "mlp is not swiglu");
-  refuse(c.position != PositionKind::rope, "position is not rope");
-  refuse(c.position == PositionKind::rope && c.rope_dims != c.head_dim, "rope_dims is not head_dim");
-  refuse(c.position == PositionKind::rope && c.rope_direction != 1, "rope_direction = -1");
-  refuse(c.qk_norm && c.qkv_bias && !c.bias, "qkv_bias together with qk_norm");
-  return reasons;
-}
-
-void check_for_hugging_face(const ModelConfig& config) {
-  const auto reasons = reasons_against_hugging_face(config);
-  check(reasons.empty(),
-        Hint{"export with --format gguf, which supports more models, or train with --preset llama or qwen3"},
-        "Transformers' llama, qwen2 and qwen3 cannot express this model: {}", listed(reasons));
+const Architecture& hugging_face_family(const ModelConfig& config, std::string_view preferred) {
+  if (const Architecture* family = family_of(config, preferred)) return *family;
+  std::vector<std::string_view> names;
+  for (const Architecture& family : all_architectures()) names.push_back(family.name);
+  fail(Hint{"export with --format gguf, which supports more models, or train with --preset llama or qwen3"},
+       "none of Transformers' {} can express this model: {}", joined(names, ", "),
+       listed(reasons_against_families(config)));
 }
 
 HuggingFaceReport write_hugging_face(FileOps& ops, const fs::path& target, Existing existing,
                                      const ModelFile& model, DType dtype, const Inspector& inspect,
                                      const ProgressOutput& progress) {
   const ModelConfig& config = model.config.model;
-  check_for_hugging_face(config);
-  HuggingFaceReport report{.architecture = std::string(architecture_of(config))};
+  const Architecture& family = hugging_face_family(config, model.architecture);
+  HuggingFaceReport report{.architecture = std::string(family.name)};
   check_not_the_source(target, model.path);
   AtomicFolder folder(ops, target, existing, foreign_file);
   const auto put = [&](std::string_view name, std::string_view content) {
@@ -270,13 +228,12 @@ HuggingFaceReport write_hugging_face(FileOps& ops, const fs::path& target, Exist
   } else {
     report.notes.push_back("the model has no tokenizer, so the folder has none");
   }
-  put("config.json", config_json(config, report.architecture, dtype, ends).dump(2) + "\n");
+  put("config.json", config_json(family, config, dtype, ends).dump(2) + "\n");
   put("generation_config.json", generation_json(config, ends).dump(2) + "\n");
   put("README.md", model_card(fs::absolute(target), model, report.architecture, dtype, chats));
   constexpr const char* kWeights = "model.safetensors";
   naming(target / kWeights, [&] {
-    report.tensors =
-        write_weights(ops, folder.path() / kWeights, model, report.architecture, dtype, progress);
+    report.tensors = write_weights(ops, folder.path() / kWeights, model, family, dtype, progress);
   });
   report.bytes = bytes_in(folder.path());
   if (inspect) inspect(folder.path());
@@ -530,7 +487,7 @@ namespace {
 std::optional<FoldedModel> without_loop(const ModelFile& model) {
   ModelConfig plain = model.config.model;
   if (std::exchange(plain.loop_count, 0) == 0) return std::nullopt;
-  check_for_hugging_face(plain);
+  hugging_face_family(plain);
   return unrolled_model(model);
 }
 

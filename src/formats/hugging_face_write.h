@@ -1,4 +1,5 @@
-// Writes a llama, qwen2 or qwen3 model as a folder that Transformers 4 and 5 can load:
+// Writes a model of one of the families in architectures.h as a folder that Transformers 4 and 5
+// can load:
 //
 //   config.json, generation_config.json    sizes, RoPE for both versions, end-of-text ids
 //   model.safetensors                      weights under Transformers' names, all of one type
@@ -18,6 +19,7 @@
 #include <vector>
 
 #include "base/files.h"
+#include "formats/architectures.h"
 #include "formats/model_file.h"
 #include "tokenizer/tokenizer_json.h"
 
@@ -30,10 +32,9 @@ struct HuggingFaceReport {
   std::vector<std::string> notes = {};  // what the folder does not contain, and why
 };
 
-// The reasons why a model cannot be expressed as Transformers' llama, qwen2 or qwen3; empty if it
-// can.
-std::vector<std::string> reasons_against_hugging_face(const ModelConfig& config);
-void check_for_hugging_face(const ModelConfig& config);  // throws an Error with all reasons
+// The family as which a model is written (family_of). Throws an Error with all reasons if no family
+// can express it.
+const Architecture& hugging_face_family(const ModelConfig& config, std::string_view preferred = {});
 
 // `dtype`: f32, bf16 or f16. Atomic: `folder` becomes the complete folder or is left unchanged.
 // Throws an Error with all reasons if the model cannot be expressed. Existing::replace deletes only

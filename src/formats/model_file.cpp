@@ -8,6 +8,7 @@
 #include "base/files.h"
 #include "base/text.h"
 #include "config/toml.h"
+#include "formats/architectures.h"
 #include "formats/artifact.h"
 #include "formats/gguf_import.h"
 #include "formats/hugging_face.h"
@@ -125,7 +126,7 @@ constexpr ModelKind kModelKinds[] = {
     {.what = "run folder", .is_folder = is_run_folder, .open = open_run},
     {.what = "checkpoint", .open = open_checkpoint},
     {.what = "artifact", .is_file = is_artifact, .ending = ".thimble", .open = open_artifact_model},
-    {.what = "GGUF", .is_file = is_gguf, .open = open_gguf},
+    {.what = "GGUF", .is_folder = is_gguf_folder, .is_file = is_gguf, .open = open_gguf},
     {.what = "Hugging Face folder", .is_folder = is_hugging_face_folder, .open = open_hugging_face},
 };
 
@@ -254,19 +255,7 @@ namespace {
 bool is_plain(const ModelConfig& c) {
   return c.q_gain == GainKind::none && !c.layer_scale && !c.exclusive_attention && !c.branch_scale &&
          c.residual_mix == MixKind::none && !c.unet_skips && c.parallel_from < 0 && c.loop_count == 0 &&
-         c.bigram_buckets == 0 && !c.smear_gate && c.logit_softcap == 0;
-}
-
-bool is_llama_like(const ModelConfig& c) {
-  return is_plain(c) && uses_transformers_names(c) && c.norm == NormKind::rms_weight && !c.embed_norm &&
-         c.final_norm && c.position == PositionKind::rope && c.rope_dims == c.head_dim &&
-         c.rope_direction == 1;
-}
-
-bool is_gpt2(const ModelConfig& c) {
-  return is_plain(c) && c.norm == NormKind::layer && c.bias && !c.embed_norm && c.final_norm &&
-         c.position == PositionKind::learned && c.mlp == MlpKind::gelu && !c.qk_norm &&
-         c.kv_heads == c.heads && c.q_width() == c.dim;
+         c.bigram_buckets == 0 && !c.smear_gate && (c.logit_softcap == 0 || c.post_norm);
 }
 
 bool is_microgpt(const ModelConfig& c) {
@@ -284,13 +273,7 @@ bool is_golf(const ModelConfig& c) {
 }  // namespace
 
 std::string_view architecture_of(const ModelConfig& config) {
-  if (is_llama_like(config)) {
-    // In Transformers' llama and qwen3, q, k, v and the output projection all have biases or none
-    // has; in qwen2, the output projection has none.
-    if (config.qkv_bias && !config.bias) return config.qk_norm ? "thimble" : "qwen2";
-    return config.qk_norm ? "qwen3" : "llama";
-  }
-  if (is_gpt2(config)) return "gpt2";
+  if (const Architecture* family = family_of(config)) return family->name;
   if (is_microgpt(config)) return "microgpt";
   if (is_golf(config)) return "golf";
   return "thimble";

@@ -86,7 +86,8 @@ struct ModelFile {
 enum class WeightsAs : std::uint8_t {
   none,      // no weights if the format allows; digests are not verified, so that it takes no time
   floats,    // ModelFile::weights
-  stored,    // ModelFile::stored: integers stay integers, floats keep the smallest exact type
+  stored,    // ModelFile::stored: integers stay integers, floats keep the smallest exact type, and
+             // the matrices of a GGUF stay in its mapped blocks
   verified,  // like floats; of a checkpoint, also reads and verifies the optimizer's state
 };
 
@@ -129,7 +130,7 @@ std::unique_ptr<Tokenizer> open_tokenizer(const ModelFile& file);
 // Throws an Error if the model was not trained on chats or the layout is unknown.
 ChatLayout open_chat_layout(const ModelFile& file, const Tokenizer& tokenizer, std::string_view name = {});
 
-// The common name of an architecture, derived from the config: "llama", "qwen2", "qwen3", "gpt2",
+// The common name of an architecture, derived from the config: that of a family in architectures.h,
 // "microgpt" or "golf" if the config belongs to that family, whatever its sizes; "thimble" for
 // every other combination of switches.
 std::string_view architecture_of(const ModelConfig& config);

@@ -101,7 +101,10 @@ std::vector<float> read_weights(const TensorFiles& files, const ParamTable& tabl
     if (sources[i].name.empty()) continue;
     complete.resize(index_of(files.find(sources[i].name)->count()));
     files.read_f32(sources[i].name, complete);
-    copy_out(complete, sources[i], params[i], params[i].in(std::span(block)));
+    const auto to = params[i].in(std::span(block));
+    copy_out(complete, sources[i], params[i], to);
+    if (sources[i].base != 0)
+      for (float& one : to) one += sources[i].base;
   }
   return block;
 }
@@ -111,33 +114,29 @@ namespace {
 constexpr std::size_t kConvertedPiece = 1 << 19;  // elements: 1 MiB at a time
 constexpr float kLargestHalf = 65504;
 
-void check_fits_half(std::span<const float> values, const Param& param) {
+void check_fits_half(std::span<const float> values, std::string_view name) {
   const auto too_large = std::ranges::find_if(
       values, [](float value) { return std::isfinite(value) && std::abs(value) > kLargestHalf; });
   if (too_large != values.end())
-    fail(Hint{"export with --type f32 or bf16"}, "{} contains {}, the largest f16 is {}", param.name,
-         *too_large, kLargestHalf);
+    fail(Hint{"export with --type f32 or bf16"}, "{} contains {}, the largest f16 is {}", name, *too_large,
+         kLargestHalf);
 }
 
 template <class Half, class Convert>
-SafetensorsWriter::Source converted(std::span<const float> values, Convert convert) {
-  return [values, convert](const SafetensorsWriter::Sink& sink) {
-    std::vector<Half> piece;
-    for (std::size_t begin = 0; begin < values.size(); begin += kConvertedPiece) {
-      const auto part = values.subspan(begin, std::min(kConvertedPiece, values.size() - begin));
-      piece.resize(part.size());
-      std::ranges::transform(part, piece.begin(), convert);
-      sink(std::as_bytes(std::span(piece)));
-    }
-  };
+void write_converted(std::span<const float> values, Convert convert, const SafetensorsWriter::Sink& sink) {
+  std::vector<Half> piece;
+  for (std::size_t begin = 0; begin < values.size(); begin += kConvertedPiece) {
+    const auto part = values.subspan(begin, std::min(kConvertedPiece, values.size() - begin));
+    piece.resize(part.size());
+    std::ranges::transform(part, piece.begin(), convert);
+    sink(std::as_bytes(std::span(piece)));
+  }
 }
 
-void add_tensor(SafetensorsWriter& writer, const Param& param, std::span<const float> values, DType dtype) {
-  if (dtype == DType::f32) return writer.add(param.name, dtype, param.dims, std::as_bytes(values));
-  if (dtype == DType::bf16)
-    return writer.add(param.name, dtype, param.dims, converted<bf16>(values, to_bf16));
-  check_fits_half(values, param);
-  writer.add(param.name, dtype, param.dims, converted<f16>(values, to_f16));
+void write_values(std::span<const float> values, DType dtype, const SafetensorsWriter::Sink& sink) {
+  if (dtype == DType::f32) return sink(std::as_bytes(values));
+  if (dtype == DType::bf16) return write_converted<bf16>(values, to_bf16, sink);
+  write_converted<f16>(values, to_f16, sink);
 }
 
 }  // namespace
@@ -149,7 +148,23 @@ void add_weights(SafetensorsWriter& writer, const ParamTable& table, std::span<c
   check(std::cmp_equal(block.size(), table.block_size()), "[model] found {} weights, expected {}",
         block.size(), table.block_size());
   for (const Param& param : table.all())
-    if (!selected || selected(param)) add_tensor(writer, param, param.in(block), dtype);
+    if (!selected || selected(param)) add_weights(writer, param.name, param.dims, param.in(block), dtype);
+}
+
+void add_weights(SafetensorsWriter& writer, const std::string& name, const std::vector<std::int64_t>& dims,
+                 std::span<const float> values, DType dtype) {
+  if (dtype == DType::f32) return writer.add(name, dtype, dims, std::as_bytes(values));
+  if (dtype == DType::f16) check_fits_half(values, name);
+  writer.add(name, dtype, dims,
+             [=](const SafetensorsWriter::Sink& sink) { write_values(values, dtype, sink); });
+}
+
+void add_weights(SafetensorsWriter& writer, const std::string& name, const std::vector<std::int64_t>& dims,
+                 std::function<std::vector<float>()> compute, DType dtype) {
+  if (dtype == DType::f16) check_fits_half(compute(), name);
+  writer.add(name, dtype, dims, [compute = std::move(compute), dtype](const SafetensorsWriter::Sink& sink) {
+    write_values(compute(), dtype, sink);
+  });
 }
 
 void read_state_dict(const SafetensorsFile& file, const ParamTable& table, std::string_view prefix,

@@ -46,6 +46,7 @@ struct WeightSource {
   std::vector<std::int64_t> dims;  // of the complete tensor in the file
   bool transposed = false;         // [in, out] in the file, [out, in] here
   std::int64_t first = 0;          // index in the file of our first row or element
+  float base = 0;                  // added to the values in the file
 };
 
 // Sources that map every tensor to `prefix` + its own name, unchanged.
@@ -65,6 +66,12 @@ std::vector<float> read_weights(const TensorFiles& files, const ParamTable& tabl
 // names the tensor if a weight is too large for f16.
 void add_weights(SafetensorsWriter& writer, const ParamTable& table, std::span<const float> block,
                  DType dtype, const std::function<bool(const Param&)>& selected = {});
+
+// Adds one tensor. The values, or what `compute` refers to, must outlive the writer.
+void add_weights(SafetensorsWriter& writer, const std::string& name, const std::vector<std::int64_t>& dims,
+                 std::span<const float> values, DType dtype);
+void add_weights(SafetensorsWriter& writer, const std::string& name, const std::vector<std::int64_t>& dims,
+                 std::function<std::vector<float>()> compute, DType dtype);
 
 // Reads every tensor of the table, under `prefix` + its name, into the block (block_size()
 // elements). One Error lists all tensors that are missing, have another shape or are not in the

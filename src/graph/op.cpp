@@ -9,7 +9,7 @@ namespace thimble {
 namespace {
 
 // Dtypes of stored weights, which may differ from the dtype of the rows (ops/linear.h).
-constexpr DTypes kStored = dtypes({DType::bf16, DType::f16, DType::i8});
+constexpr DTypes kStored = dtypes({DType::bf16, DType::f16, DType::i8, DType::blocks});
 
 class CallCheck {
  public:

@@ -32,6 +32,8 @@ ActivationKind activation_of(MlpKind mlp) {
       return ActivationKind::leaky_relu2;
     case MlpKind::gelu:
       return ActivationKind::gelu;
+    case MlpKind::geglu:
+      return ActivationKind::geglu;
     case MlpKind::swiglu:
       break;
   }
@@ -70,6 +72,8 @@ class Gpt {
  private:
   Value embed() {
     Value x = t_.name(embedding(p_.token_embedding(), g_.token, g_.token_order), "tok_emb");
+    // x + (f - 1) x: one op for what gemma does.
+    if (c_.embed_scale) x = op::add_scaled(t_, x, x, {}, std::sqrt(static_cast<float>(c_.dim)) - 1);
     if (c_.position == PositionKind::learned)
       x = op::add_scaled(t_, x, embedding(p_.position_embedding(), g_.embedded_position, g_.position_order));
     if (c_.bigram_buckets > 0) {
@@ -92,10 +96,11 @@ class Gpt {
     if (c_.residual_mix != MixKind::none) x = op::residual_mix(t_, x, x0, param(p_.resid_mix(layer)));
     const Value h = t_.name(norm(x, p_.attn_norm(layer), p_.attn_norm_bias(layer), layer_scale(layer)),
                             name(pass, "attn_norm"));
-    const Value branch = dropout(t_.name(attention(pass, h), name(pass, "attn")));
+    const Value attended = t_.name(attention(pass, h), name(pass, "attn"));
+    const Value branch = dropout(post_norm(attended, p_.attn_post_norm(layer)));
     const bool parallel = c_.parallel_from >= 0 && layer >= c_.parallel_from;
     const auto [stream, normed] = parallel ? add_parallel(pass, x, branch, h) : add_and_norm(pass, x, branch);
-    const Value added = dropout(mlp(pass, normed));
+    const Value added = dropout(post_norm(mlp(pass, normed), p_.mlp_post_norm(layer)));
     return t_.name(op::add_scaled(t_, stream, added, param(p_.mlp_scale(layer))), name(pass, "out"));
   }
 
@@ -110,8 +115,8 @@ class Gpt {
     const int layer = layer_of(pass);
     const std::int64_t wide = c_.q_width(), narrow = c_.kv_width();
     const Value qkv = linear(h, p_.qkv(layer), p_.qkv_bias(layer));
-    Value q = rotated(t_.columns(qkv, 0, wide), p_.q_gain(layer), p_.query_norm(layer), c_.heads);
-    Value k = rotated(t_.columns(qkv, wide, narrow), {}, p_.key_norm(layer), c_.kv_heads);
+    Value q = rotated(layer, t_.columns(qkv, 0, wide), p_.q_gain(layer), p_.query_norm(layer), c_.heads);
+    Value k = rotated(layer, t_.columns(qkv, wide, narrow), {}, p_.key_norm(layer), c_.kv_heads);
     const Value v = t_.columns(qkv, wide + narrow, narrow);
     Value y = attend(pass, q, k, v);
     if (c_.exclusive_attention) y = op::exclusive_attention(t_, y, v, heads(), kv_heads());
@@ -119,18 +124,25 @@ class Gpt {
   }
 
   Value attend(int pass, Value q, Value k, Value v) {
-    const float scale = 1.0f / std::sqrt(static_cast<float>(c_.head_dim));
-    if (o_.mode != Mode::decoding) return op::attention(t_, q, k, v, g_.first, heads(), kv_heads(), scale);
+    const double divisor = c_.query_scalar > 0 ? c_.query_scalar : static_cast<double>(c_.head_dim);
+    const auto scale = 1.0f / std::sqrt(static_cast<float>(divisor));
+    const auto cap = static_cast<float>(c_.attention_softcap);
+    const int window = c_.is_local(layer_of(pass)) ? static_cast<int>(c_.window) : 0;
+    if (o_.mode != Mode::decoding)
+      return op::attention(t_, q, k, v, g_.first, {heads(), kv_heads(), scale, cap, window});
     const auto p = static_cast<std::size_t>(pass);
-    return op::cached_attention(t_, q, k, v, g_.slot, g_.position, g_.k_cache[p], g_.v_cache[p], heads(),
-                                kv_heads(), static_cast<int>(c_.context), scale);
+    return op::cached_attention(t_, q, k, v, g_.slot, g_.position, g_.k_cache[p], g_.v_cache[p],
+                                {heads(), kv_heads(), static_cast<int>(c_.context), scale, cap, window});
   }
 
-  Value rotated(Value x, ParamView gain, ParamView weight, std::int64_t count) {
-    if (c_.position != PositionKind::rope && !c_.qk_norm && !gain) return x;
-    return op::rope(t_, x, g_.position, g_.turns, param(gain), param(weight), static_cast<int>(count),
+  Value rotated(int layer, Value x, ParamView gain, ParamView weight, std::int64_t count) {
+    if (!c_.has_rope(layer) && !c_.qk_norm && !gain) return x;
+    const Value turns = g_.local_turns && c_.is_local(layer) ? g_.local_turns : g_.turns;
+    return op::rope(t_, x, g_.position, turns, param(gain), param(weight), static_cast<int>(count),
                     c_.qk_norm, eps());
   }
+
+  Value post_norm(Value x, ParamView weight) { return weight ? norm(x, weight, {}) : x; }
 
   // stream = x + scale (.) branch, and its norm.
   op::Residual add_and_norm(int pass, Value x, Value branch) {
@@ -264,6 +276,7 @@ class Gpt {
     // Without RoPE the query norm and gain still use the rope op, which needs at least one column
     // pair. Its table then contains only the angle 0.
     g_.turns = t_.floats("turns", c_.context, c_.position == PositionKind::rope ? c_.rope_dims : 2);
+    if (c_.local_rope_base > 0) g_.local_turns = t_.floats("local_turns", c_.context, c_.rope_dims);
     for (int pass = 0; decoding && pass < std::ssize(order_); ++pass) {
       g_.k_cache.push_back(t_.state(name(pass, "k_cache"), o_.slots * c_.context, c_.kv_width()));
       g_.v_cache.push_back(t_.state(name(pass, "v_cache"), o_.slots * c_.context, c_.kv_width()));

@@ -35,7 +35,7 @@ struct GptOptions {
 struct GptGraph {
   Tape tape;
   Value token, token_order, bucket, bucket_order, embedded_position, position_order;
-  Value previous, position, first, slot, gather, target, weight, turns, dropout_seed;
+  Value previous, position, first, slot, gather, target, weight, turns, local_turns, dropout_seed;
   std::vector<Value> k_cache, v_cache;  // decoding: one of each per pass of a layer, [slots context, K D]
   std::vector<std::pair<Value, ParamView>> parameters;  // each parameter's position in the block
   std::vector<std::pair<Value, ParamView>> scales;      // scales of stored integer matrices

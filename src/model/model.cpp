@@ -3,10 +3,12 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <cstring>
 
 #include "base/error.h"
 #include "base/parallel.h"
+#include "base/text.h"
 #include "ops/rope.h"
 #include "ops/sums.h"
 #include "ops/table.h"
@@ -49,12 +51,27 @@ std::int64_t rope_columns(const ModelConfig& config) {
   return config.position == PositionKind::rope ? config.rope_dims : 2;
 }
 
+// The angles of layers with a window may differ.
+std::int64_t rope_tables(const ModelConfig& config) {
+  return config.local_rope_base > 0 ? 2 : 1;
+}
+
 // A GPU needs many rows to be fully used: up to 256 MiB of f32 logits. On the CPU a chunk should
 // fit into the cache.
 int head_chunk(const ModelConfig& config, Device device) {
   constexpr std::int64_t kCpuRows = 1024, kLogits = std::int64_t{64} << 20;
   if (device == Device::cpu) return kCpuRows;
   return static_cast<int>(std::max(kCpuRows, kLogits / config.vocab_size));
+}
+
+void check_has_kernels(const ModelConfig& config, Device device) {
+  if (device == Device::cpu) return;
+  std::vector<std::string> missing;
+  if (config.window > 0 && config.window < config.context) missing.emplace_back("window");
+  if (config.attention_softcap > 0) missing.emplace_back("attention_softcap");
+  if (config.mlp == MlpKind::geglu) missing.emplace_back("mlp = geglu");
+  check(missing.empty(), Hint{"use --device cpu"}, "CUDA has no kernels for this model's {}",
+        joined(missing, ", "));
 }
 
 ForTraining training_purpose(const GradientOptions& options) {
@@ -92,9 +109,11 @@ Model::Model(const ModelConfig& config, const Context& context, DType dtype,
       stored_(std::move(weights)),
       weights_(context.runtime(), stored_ ? 0 : params_.block_size(), "the weights",
                "lower dim, layers or vocab_size"),
-      turns_(context.runtime(), config.context * rope_columns(config), "the RoPE table", "lower the context"),
+      turns_(context.runtime(), rope_tables(config) * config.context * rope_columns(config), "the RoPE table",
+             "lower the context"),
       programs_(std::make_unique<ProgramCache<BoundProgram>>()),
       threads_(max_threads()) {
+  check_has_kernels(config, device());
   if (stored_ && device() != Device::cpu) {
     stored_block_ =
         Arena(context.runtime(), stored_->bytes(), "the weights", "use a smaller model or --device cpu");
@@ -105,12 +124,16 @@ Model::Model(const ModelConfig& config, const Context& context, DType dtype,
 }
 
 void Model::fill_turns_table() {
-  const Tensor turns = make_tensor(turns_.all().data(), config_.context, rope_columns(config_));
-  const int direction = config_.position == PositionKind::rope ? static_cast<int>(config_.rope_direction) : 0;
-  fill_rotations(turns, config_.rope_base, direction);
-  // Without RoPE the angle is 0 at every position: cosine 1, sine 0.
-  if (direction == 0)
-    for (std::int64_t p = 0; p < turns.rows; ++p) turns.row<float>(p)[0] = 1;
+  const std::int64_t cols = rope_columns(config_);
+  for (std::int64_t table = 0; table < rope_tables(config_); ++table) {
+    const Tensor turns =
+        make_tensor(turns_.all().data() + table * config_.context * cols, config_.context, cols);
+    // Without RoPE the angle is 0 at every position: cosine 1, sine 0.
+    if (config_.position == PositionKind::rope)
+      fill_rotations(turns, rope_frequencies(config_, table == 1), static_cast<int>(config_.rope_direction));
+    else
+      fill_rotations(turns, std::array{0.0}, 1);
+  }
   turns_.send();
 }
 
@@ -149,8 +172,12 @@ BoundProgram& Model::program_for(ProgramKey key) {
     auto made = std::make_unique<BoundProgram>(std::move(graph), schedule, *context_,
                                                lender ? &lender->program() : nullptr);
     bind_parameters(*made);
-    made->program().bind(made->graph().turns,
-                         on_device(turns_.on_device(), config_.context, rope_columns(config_)));
+    const std::int64_t cols = rope_columns(config_);
+    float* turns = turns_.on_device();
+    made->program().bind(made->graph().turns, on_device(turns, config_.context, cols));
+    if (made->graph().local_turns)
+      made->program().bind(made->graph().local_turns,
+                           on_device(turns + config_.context * cols, config_.context, cols));
     return made;
   });
 }
@@ -201,6 +228,7 @@ void Model::prepare(BoundProgram& bound) {
 void Model::run(BoundProgram& bound) {
   prepare(bound);
   bound.program().run(profile_);
+  if (stored_) stored_->check_files();
 }
 
 BoundProgram& Model::training_program(std::int64_t rows, const GradientOptions& options) {

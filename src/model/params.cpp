@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numbers>
 #include <vector>
 
 #include "base/digest.h"
@@ -174,6 +175,8 @@ std::vector<RoleRow> role_table() {
       vector(attn_norm_bias, "blocks.{}.attn_norm.bias", ""),
       vector(mlp_norm, "blocks.{}.mlp_norm.weight", "model.layers.{}.post_attention_layernorm.weight"),
       vector(mlp_norm_bias, "blocks.{}.mlp_norm.bias", ""),
+      vector(attn_post_norm, "blocks.{}.attn_post_norm.weight", ""),
+      vector(mlp_post_norm, "blocks.{}.mlp_post_norm.weight", ""),
       vector(query_norm, "blocks.{}.attn.q_norm.weight", "model.layers.{}.self_attn.q_norm.weight"),
       vector(key_norm, "blocks.{}.attn.k_norm.weight", "model.layers.{}.self_attn.k_norm.weight"),
       control(q_gain, "blocks.{}.attn.q_gain"),
@@ -280,6 +283,9 @@ std::optional<std::vector<std::int64_t>> dims_of(const ModelConfig& c, Role role
     case attn_norm_bias:
     case mlp_norm_bias:
       return if_has(norm_bias, {c.dim});
+    case attn_post_norm:
+    case mlp_post_norm:
+      return if_has(c.post_norm, {c.dim});
     case embed_norm:
       return if_has(c.embed_norm && norm_weight, {c.dim});
     case embed_norm_bias:
@@ -332,6 +338,8 @@ Init init_of(const ModelConfig& c, Role role, std::int64_t rows, std::int64_t co
       return init_of_matrix(c, rows, cols, 1);
     case attn_norm:
     case mlp_norm:
+    case attn_post_norm:
+    case mlp_post_norm:
     case embed_norm:
     case final_norm:
     case query_norm:
@@ -361,6 +369,33 @@ std::vector<int> layer_order(const ModelConfig& config, bool loop_on) {
     layer = config.loop_first - 1;
   }
   return order;
+}
+
+namespace {
+
+// Llama 3.1: wavelengths of more than original / low tokens are divided by `factor`, those of less
+// than original / high are kept, and those between are interpolated.
+double scaled_as_llama3(const ModelConfig& c, double frequency) {
+  const double turns = static_cast<double>(c.rope_original_context) * frequency / (2 * std::numbers::pi);
+  const double kept =
+      std::clamp((turns - c.rope_low_factor) / (c.rope_high_factor - c.rope_low_factor), 0.0, 1.0);
+  return frequency * (kept + (1 - kept) / c.rope_factor);
+}
+
+}  // namespace
+
+std::vector<double> rope_frequencies(const ModelConfig& c, bool local) {
+  const bool own = local && c.local_rope_base > 0;
+  const double base = own ? c.local_rope_base : c.rope_base;
+  const RopeScaling scaling = own ? RopeScaling::none : c.rope_scaling;
+  std::vector<double> frequencies(static_cast<std::size_t>(c.rope_dims / 2));
+  for (std::size_t i = 0; i < frequencies.size(); ++i) {
+    const double plain = std::pow(base, -2.0 * static_cast<double>(i) / static_cast<double>(c.rope_dims));
+    frequencies[i] = scaling == RopeScaling::linear   ? plain / c.rope_factor
+                     : scaling == RopeScaling::llama3 ? scaled_as_llama3(c, plain)
+                                                      : plain;
+  }
+  return frequencies;
 }
 
 std::int64_t multiplied_elements(const ModelConfig& config, const ParamTable& params, bool loop_on) {

@@ -37,7 +37,7 @@ enum class Role : std::uint8_t {
   value,               // [K D, C]   after key
   attn_proj,           // [C, H D]
   mlp_fc,              // [F, C]     ungated MLPs
-  mlp_gate,            // [F, C]     swiglu
+  mlp_gate,            // [F, C]     gated MLPs
   mlp_up,              // [F, C]     after gate
   mlp_proj,            // [C, F]
   query_bias,          // [H D]
@@ -52,6 +52,8 @@ enum class Role : std::uint8_t {
   attn_norm_bias,      // [C]
   mlp_norm,            // [C]
   mlp_norm_bias,       // [C]
+  attn_post_norm,      // [C]
+  mlp_post_norm,       // [C]
   query_norm,          // [D]
   key_norm,            // [D]
   q_gain,              // [H] or [1]
@@ -144,6 +146,8 @@ class ParamTable {
   ParamView attn_norm_bias(int layer) const { return view(Role::attn_norm_bias, layer); }
   ParamView mlp_norm(int layer) const { return view(Role::mlp_norm, layer); }
   ParamView mlp_norm_bias(int layer) const { return view(Role::mlp_norm_bias, layer); }
+  ParamView attn_post_norm(int layer) const { return view(Role::attn_post_norm, layer); }
+  ParamView mlp_post_norm(int layer) const { return view(Role::mlp_post_norm, layer); }
   ParamView query_norm(int layer) const { return view(Role::query_norm, layer); }
   ParamView key_norm(int layer) const { return view(Role::key_norm, layer); }
   ParamView q_gain(int layer) const { return view(Role::q_gain, layer); }
@@ -214,6 +218,9 @@ Init init_of(const ModelConfig& config, Role role, std::int64_t rows, std::int64
 // All passes of a layer share its weights and constants. Skips connect passes of the first half
 // with passes of the second half, and the KV cache has separate memory for each pass.
 std::vector<int> layer_order(const ModelConfig& config, bool loop_on);
+
+// The angle per position of each pair of columns that RoPE rotates. local: in layers with a window.
+std::vector<double> rope_frequencies(const ModelConfig& config, bool local);
 
 // Elements of the matrices a token is multiplied with, counting each pass of a looped layer,
 // without the head.

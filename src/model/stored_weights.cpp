@@ -4,17 +4,13 @@
 #include <cstring>
 
 #include "base/error.h"
+#include "base/parallel.h"
 #include "ops/linear.h"
 #include "tensor/tensor.h"
 
 namespace thimble {
 
 namespace {
-
-// Roles used in products or lookups. All other roles are scales, gains, norm weights and biases.
-bool is_matrix(Role role) {
-  return role <= Role::mlp_proj;
-}
 
 bool joins_previous_role(Role role) {
   switch (role) {
@@ -38,6 +34,8 @@ DType dtype_of_format(WeightFormat format) {
       return DType::bf16;
     case WeightFormat::f16:
       return DType::f16;
+    case WeightFormat::blocks:
+      return DType::blocks;
     default:
       return DType::i8;
   }
@@ -51,6 +49,8 @@ WeightFormat format_of_stored(const StoredWeights::Stored& stored) {
       return WeightFormat::f16;
     case DType::i8:
       return one_scale_per_row(stored.scales) ? WeightFormat::int8_rows : WeightFormat::int8_blocks;
+    case DType::blocks:
+      return WeightFormat::blocks;
     default:
       return WeightFormat::f32;
   }
@@ -61,17 +61,30 @@ std::int64_t scale_columns(WeightFormat format, std::int64_t cols) {
   return format == WeightFormat::int8_blocks ? scales_per_row(cols) : 0;
 }
 
-float value_at(const StoredWeights::Stored& stored, std::int64_t row, std::int64_t col) {
+// One row as f32.
+void read_row(const StoredWeights::Stored& stored, std::int64_t row, std::span<float> to) {
+  const auto convert = [&](const auto* from, const auto& value_of) {
+    for (std::size_t col = 0; col < to.size(); ++col) to[col] = value_of(from[col]);
+  };
   switch (stored.values.dtype) {
     case DType::bf16:
-      return to_f32(stored.values.row<bf16>(row)[col]);
+      return convert(stored.values.row<bf16>(row), [](bf16 value) { return to_f32(value); });
     case DType::f16:
-      return to_f32(stored.values.row<f16>(row)[col]);
-    case DType::i8:
-      return static_cast<float>(stored.values.row<std::int8_t>(row)[col]) *
-             stored.scales.row<float>(row)[one_scale_per_row(stored.scales) ? 0 : col / kScaledColumns];
+      return convert(stored.values.row<f16>(row), [](f16 value) { return to_f32(value); });
+    case DType::i8: {
+      const float* scales = stored.scales.row<float>(row);
+      const bool one = one_scale_per_row(stored.scales);
+      for (std::size_t col = 0; col < to.size(); ++col)
+        to[col] = static_cast<float>(stored.values.row<std::int8_t>(row)[col]) *
+                  scales[one ? 0 : col / kScaledColumns];
+      return;
+    }
+    case DType::blocks: {
+      const BlockRows& part = block_matrix(stored.values).part_of(row);
+      return decode_blocks(part.type, {part.row(row), static_cast<std::size_t>(part.row_bytes())}, to);
+    }
     default:
-      return stored.values.row<float>(row)[col];
+      return convert(stored.values.row<float>(row), [](float value) { return value; });
   }
 }
 
@@ -84,7 +97,9 @@ void put(const Tensor& tensor, std::int64_t row, std::int64_t col, float value) 
     tensor.row<float>(row)[col] = value;
 }
 
-// Either both have the same format, or `to` has a float format.
+constexpr std::int64_t kRowsPerTask = 16;
+
+// Either both have the same format, other than blocks, or `to` has a float format.
 void copy_into(const StoredWeights::Stored& from, const StoredWeights::Stored& to) {
   if (format_of_stored(from) == format_of_stored(to)) {
     std::memcpy(to.values.data, from.values.data, static_cast<std::size_t>(to.values.shape().bytes()));
@@ -92,9 +107,13 @@ void copy_into(const StoredWeights::Stored& from, const StoredWeights::Stored& t
       std::memcpy(to.scales.data, from.scales.data, static_cast<std::size_t>(to.scales.shape().bytes()));
     return;
   }
-  for (std::int64_t row = 0; row < to.values.rows; ++row)
-    for (std::int64_t col = 0; col < to.values.cols; ++col)
-      put(to.values, row, col, value_at(from, row, col));
+  parallel_for(to.values.rows, kRowsPerTask, [&](std::int64_t begin, std::int64_t end) {
+    std::vector<float> values(static_cast<std::size_t>(to.values.cols));
+    for (std::int64_t row = begin; row < end; ++row) {
+      read_row(from, row, values);
+      for (std::int64_t col = 0; col < to.values.cols; ++col) put(to.values, row, col, values[index_of(col)]);
+    }
+  });
 }
 
 WeightFormat narrowest_for(std::span<const float> values) {
@@ -107,6 +126,10 @@ WeightFormat narrowest_for(std::span<const float> values) {
 
 }  // namespace
 
+bool is_matrix(Role role) {
+  return role <= Role::mlp_proj;
+}
+
 StoredWeights::StoredWeights(const ParamTable& table, std::span<const WeightFormat> formats) {
   const auto params = table.all();
   check(formats.size() == params.size(), "[weights] found {} formats for {} tensors", formats.size(),
@@ -116,7 +139,11 @@ StoredWeights::StoredWeights(const ParamTable& table, std::span<const WeightForm
     const WeightFormat format = is_matrix(param.role) ? formats[i] : WeightFormat::f32;
     if (!joins_previous_role(param.role)) {
       const bool vector = !is_matrix(param.role) && param.rows == 1;
-      matrices_.push_back({param.offset, param.rows, param.cols, format, vector});
+      matrices_.push_back({.offset = param.offset,
+                           .rows = param.rows,
+                           .cols = param.cols,
+                           .format = format,
+                           .vector = vector});
       continue;
     }
     Matrix& joined = matrices_.back();
@@ -142,10 +169,44 @@ StoredWeights::Stored StoredWeights::tensor(const Param& param) const {
   return view({param.offset, param.rows, param.cols});
 }
 
+const StoredWeights::Matrix& StoredWeights::matrix_at(std::int64_t offset) const {
+  const auto after = std::ranges::upper_bound(matrices_, offset, {}, &Matrix::offset);
+  check(after != matrices_.begin(), "[weights] there is no tensor at offset {}", offset);
+  return *std::prev(after);
+}
+
+void StoredWeights::set_rows(const Param& param, const BlockRows& rows) {
+  const Matrix& found = matrix_at(param.offset);
+  Matrix& matrix = matrices_[static_cast<std::size_t>(&found - matrices_.data())];
+  std::int64_t first = 0;
+  for (const BlockRows& part : matrix.blocks.parts) first += part.rows;
+  check(matrix.format == WeightFormat::blocks && rows.rows == param.rows && rows.cols == param.cols &&
+            param.offset == matrix.offset + first * matrix.cols,
+        "[weights] the rows of {} are not the next of their matrix", param.name);
+  matrix.blocks.parts.push_back(rows);
+  tensors_[param.offset].parts = {rows};
+}
+
+void StoredWeights::check_files() const {
+  for (const auto& file : files_) file->check_intact();
+}
+
+std::int64_t StoredWeights::file_bytes() const {
+  std::int64_t bytes = 0;
+  for (const auto& [offset, tensor] : tensors_)
+    for (const BlockRows& part : tensor.parts) bytes += part.rows * part.row_bytes();
+  return bytes;
+}
+
 StoredWeights::Stored StoredWeights::view(const ParamView& view) const {
-  const auto after = std::ranges::upper_bound(matrices_, view.offset, {}, &Matrix::offset);
-  check(after != matrices_.begin(), "[weights] there is no tensor at offset {}", view.offset);
-  const Matrix& matrix = *std::prev(after);
+  const Matrix& matrix = matrix_at(view.offset);
+  if (matrix.format == WeightFormat::blocks) {
+    if (view.offset == matrix.offset && view.rows == matrix.rows) return {block_tensor(matrix.blocks), {}};
+    const auto tensor = tensors_.find(view.offset);
+    check(tensor != tensors_.end() && tensor->second.parts[0].rows == view.rows,
+          "[weights] {} rows at offset {} are not a tensor of the file", view.rows, view.offset);
+    return {block_tensor(tensor->second), {}};
+  }
   if (matrix.vector) {  // one vector or several, such as the biases of q;k;v
     const std::int64_t at = view.offset - matrix.offset;
     check(view.rows == 1 && at + view.cols <= matrix.cols,
@@ -171,6 +232,7 @@ void StoredWeights::unpack(const ParamTable& table, std::span<float> block) cons
     const Tensor to = make_tensor(block.data() + param.offset, param.rows, param.cols);
     copy_into(tensor(param), {to, {}});
   }
+  check_files();
 }
 
 void store_floats(std::span<const float> values, const Tensor& to) {
@@ -208,6 +270,7 @@ std::shared_ptr<const StoredWeights> stored_as(const ParamTable& table,
   if (!changes) return weights;
   auto changed = std::make_shared<StoredWeights>(table, formats);
   for (const Param& param : table.all()) copy_into(weights->tensor(param), changed->tensor(param));
+  weights->check_files();
   return changed;
 }
 

@@ -6,16 +6,20 @@
 //   Model model(config, context, dtype, std::make_shared<StoredWeights>(std::move(weights)));
 //
 // Vectors are f32. Tensors that form one matrix in the forward pass (q;k;v, gate;up) share a
-// format; if different formats are given, all of them are stored as f32.
+// format; if different formats are given, all of them are stored as f32. Tensors in blocks may have
+// different types: their rows stay where the reader found them, usually in the mapped file.
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <span>
 #include <vector>
 
+#include "base/mapped_file.h"
 #include "model/params.h"
 #include "tensor/arena.h"
+#include "tensor/block_rows.h"
 
 namespace thimble {
 
@@ -24,13 +28,24 @@ enum class WeightFormat : std::uint8_t {
   bf16,
   f16,
   int8_rows,    // one scale per row: packed artifacts
-  int8_blocks,  // one scale per 32 columns: Q8_0
+  int8_blocks,  // one scale per 32 columns
+  blocks,       // rows of a GGUF file
 };
+
+// Roles used in products or lookups. All other roles are scales, gains, norm weights and biases.
+bool is_matrix(Role role);
 
 class StoredWeights {
  public:
   // `formats`: one per tensor, in table order.
   StoredWeights(const ParamTable& table, std::span<const WeightFormat> formats);
+
+  // For tensors whose format is blocks: their rows, set in the order of the table. `file` contains
+  // them.
+  void set_rows(const Param& param, const BlockRows& rows);
+  void keep(std::shared_ptr<const MappedFile> file) { files_.push_back(std::move(file)); }
+  // Throws an Error if a file with weights was truncated since it was opened.
+  void check_files() const;
 
   struct Stored {
     Tensor values, scales;  // scales: f32, only for integer formats
@@ -38,7 +53,8 @@ class StoredWeights {
   Stored tensor(const Param& param) const;  // [rows, cols]
   Stored view(const ParamView& view) const;
 
-  std::int64_t bytes() const { return arena_.bytes(); }
+  std::int64_t bytes() const { return arena_.bytes(); }    // without rows in files
+  std::int64_t file_bytes() const;                         // of rows in files
   const std::byte* block() const { return arena_.at(0); }  // all bytes(), for copying to a device
 
   // Converts all weights to floats in table layout. Gaps are not written.
@@ -51,10 +67,14 @@ class StoredWeights {
     WeightFormat format;
     bool vector;
     std::int64_t values_at = 0, scales_at = 0;  // in the arena
+    BlockMatrix blocks = {};
   };
+  const Matrix& matrix_at(std::int64_t offset) const;
   std::int64_t lay_out();
 
-  std::vector<Matrix> matrices_;  // by offset
+  std::vector<Matrix> matrices_;                 // by offset
+  std::map<std::int64_t, BlockMatrix> tensors_;  // in blocks, by offset
+  std::vector<std::shared_ptr<const MappedFile>> files_;
   Arena arena_;
 };
 

@@ -23,6 +23,11 @@ void check_heads(std::string_view op, std::int64_t query_cols, std::int64_t key_
         size * kv_heads, kv_heads, size, key_cols);
 }
 
+void check_masking(std::string_view op, float softcap, std::int64_t window) {
+  check(softcap >= 0, "[{}] softcap must not be negative, got {}", op, softcap);
+  check(window >= 0, "[{}] window must not be negative, got {}", op, window);
+}
+
 std::vector<Shape> attention_shapes(std::span<const Shape> in, const Attributes& attributes) {
   const auto at = attributes.as<AttentionAttributes>();
   const ShapeCheck c("attention", in, 4, 4);
@@ -31,6 +36,7 @@ std::vector<Shape> attention_shapes(std::span<const Shape> in, const Attributes&
   c.rows(2, "v", q.rows, k.cols);
   check(k.rows == q.rows, "[attention] expected k of {} rows, got {}", q.rows, k.rows);
   check_heads("attention", q.cols, k.cols, at.heads, at.kv_heads);
+  check_masking("attention", at.softcap, at.window);
   c.integers(3, "first", q.rows);
   return {q, statistic(q, at.heads)};
 }
@@ -53,6 +59,7 @@ std::vector<Shape> cached_attention_shapes(std::span<const Shape> in, const Attr
   c.rows(2, "v", q.rows, k.cols);
   check(k.rows == q.rows, "[cached_attention] expected k of {} rows, got {}", q.rows, k.rows);
   check_heads("cached_attention", q.cols, k.cols, at.heads, at.kv_heads);
+  check_masking("cached_attention", at.softcap, at.window);
   c.integers(3, "slot", q.rows);
   c.integers(4, "position", q.rows);
   const Shape& cache = c.rows(5, "k_cache", k.cols);
@@ -61,6 +68,11 @@ std::vector<Shape> cached_attention_shapes(std::span<const Shape> in, const Attr
         "[cached_attention] expected cache rows to be a multiple of context, got {} rows for context {}",
         cache.rows, at.context);
   return {q};
+}
+
+template <class T>
+T capped(T score, float softcap) {
+  return softcap > 0 ? T(softcap) * std::tanh(score / T(softcap)) : score;
 }
 
 struct AttentionFormula {
@@ -106,7 +118,8 @@ struct AttentionFormula {
           const T p = std::exp(score[i] - op.lse.row<T>(n)[h]);
           T dp = 0;
           for (std::int64_t d = 0; d < D; ++d) dp += dy[d] * op.v.row<T>(m)[kv + d];
-          const T ds = p * (dp - delta) * T(op.at.scale);
+          const T t = op.at.softcap > 0 ? score[i] / T(op.at.softcap) : T(0);
+          const T ds = p * (dp - delta) * (T(1) - t * t) * T(op.at.scale);
           for (std::int64_t d = 0; d < D; ++d) {
             if (op.dv) op.dv.row<T>(m)[kv + d] += p * dy[d];
             if (op.dq) op.dq.row<T>(n)[h * D + d] += ds * op.k.row<T>(m)[kv + d];
@@ -117,7 +130,7 @@ struct AttentionFormula {
   }
 
  private:
-  static std::int64_t first(const Attention& op, std::int64_t n) { return *op.first.row<std::int32_t>(n); }
+  static std::int64_t first(const Attention& op, std::int64_t n) { return op.first_key(n); }
 
   template <class T>
   static std::vector<T> scores(const Attention& op, std::int64_t n, std::int64_t h) {
@@ -126,7 +139,7 @@ struct AttentionFormula {
     for (std::int64_t m = first(op, n); m <= n; ++m) {
       T dot = 0;
       for (std::int64_t d = 0; d < D; ++d) dot += op.q.row<T>(n)[h * D + d] * op.k.row<T>(m)[kv + d];
-      score.push_back(T(op.at.scale) * dot);
+      score.push_back(capped(T(op.at.scale) * dot, op.at.softcap));
     }
     return score;
   }
@@ -213,12 +226,14 @@ struct CachedAttentionFormula {
   template <class T>
   static void attend(const CachedAttention& op, std::int64_t n, std::int64_t h) {
     const std::int64_t D = op.head_size(), kv = h / op.group() * D;
+    const std::int64_t begin =
+        op.at.window > 0 ? std::max<std::int64_t>(0, position(op, n) - op.at.window + 1) : 0;
     std::vector<T> score;
-    for (std::int64_t m = 0; m <= position(op, n); ++m) {
+    for (std::int64_t m = begin; m <= position(op, n); ++m) {
       T dot = 0;
       for (std::int64_t d = 0; d < D; ++d)
         dot += op.q.row<T>(n)[h * D + d] * op.k_cache.row<T>(slot_row(op, n) + m)[kv + d];
-      score.push_back(T(op.at.scale) * dot);
+      score.push_back(capped(T(op.at.scale) * dot, op.at.softcap));
     }
     auto highest = real_part(score[0]);
     for (T s : score) highest = std::max(highest, real_part(s));
@@ -226,8 +241,9 @@ struct CachedAttentionFormula {
     for (T& s : score) s = std::exp(s - T(highest)), sum += s;
     for (std::int64_t d = 0; d < D; ++d) {
       T y = 0;
-      for (std::size_t m = 0; m < score.size(); ++m)
-        y += score[m] / sum * op.v_cache.row<T>(slot_row(op, n) + static_cast<std::int64_t>(m))[kv + d];
+      for (std::size_t i = 0; i < score.size(); ++i)
+        y += score[i] / sum *
+             op.v_cache.row<T>(slot_row(op, n) + begin + static_cast<std::int64_t>(i))[kv + d];
       op.y.row<T>(n)[h * D + d] = y;
     }
   }
@@ -238,8 +254,7 @@ double attention_flops(const OpCall& call) {
   const Attention op(call);
   if (!op.first || op.first.device != Device::cpu) return 0;
   double pairs = 0;  // (n, m) with n attending to m
-  for (std::int64_t n = 0; n < op.first.rows; ++n)
-    pairs += static_cast<double>(n - *op.first.row<std::int32_t>(n) + 1);
+  for (std::int64_t n = 0; n < op.first.rows; ++n) pairs += static_cast<double>(n - op.first_key(n) + 1);
   return 2.0 * pairs * static_cast<double>(op.q.cols) * (call.backward() ? 4 : 2);
 }
 
@@ -273,9 +288,9 @@ constinit const OpDefinition op::kCachedAttention = {
     .reference = &inference_kernels<CachedAttentionFormula>,
     .cpu = &cpu::kCachedAttention};
 
-Value op::attention(Tape& tape, Value q, Value k, Value v, Value first, int heads, int kv_heads,
-                    float scale) {
-  return tape.record(op::kAttention, {q, k, v, first}, AttentionAttributes{heads, kv_heads, scale})[0];
+Value op::attention(Tape& tape, Value q, Value k, Value v, Value first,
+                    const AttentionAttributes& attributes) {
+  return tape.record(op::kAttention, {q, k, v, first}, attributes)[0];
 }
 
 Value op::exclusive_attention(Tape& tape, Value y, Value v, int heads, int kv_heads) {
@@ -283,9 +298,8 @@ Value op::exclusive_attention(Tape& tape, Value y, Value v, int heads, int kv_he
 }
 
 Value op::cached_attention(Tape& tape, Value q, Value k, Value v, Value slot, Value position, Value k_cache,
-                           Value v_cache, int heads, int kv_heads, int context, float scale) {
-  return tape.record(op::kCachedAttention, {q, k, v, slot, position, k_cache, v_cache},
-                     CachedAttentionAttributes{heads, kv_heads, context, scale})[0];
+                           Value v_cache, const CachedAttentionAttributes& attributes) {
+  return tape.record(op::kCachedAttention, {q, k, v, slot, position, k_cache, v_cache}, attributes)[0];
 }
 
 }  // namespace thimble

@@ -1,6 +1,7 @@
 // Attention over a batch (attention), over a KV cache (cached_attention), and exclusive attention.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <span>
 #include <vector>
@@ -16,13 +17,15 @@ namespace thimble {
 //   k, v   [N, K D]                            lse  [N, H]  cached for backward
 //   first  [N] i32   first row of row n's document; non-decreasing, first[n] <= n
 //
-//   y[n, h] = sum over m in [first[n], n] of softmax_m(scale q[n, h] . k[m, j]) v[m, j],
-//             with kv head j = h K / H, rounded down
+//   y[n, h] = sum over m in [a, n] of softmax_m(s) v[m, j],  s = scale q[n, h] . k[m, j],
+//             with kv head j = h K / H, rounded down, and a = first[n], but with a window at least
+//             n - window + 1
 //   lse     = log of the softmax denominator
+//   softcap > 0: s is replaced by softcap tanh(s / softcap)
 //
 // backward, with p = exp(scale q.k - lse) and delta[n, h] = dy[n, h] . y[n, h]:
 //   dv[m] <- sum over n, h of p dy[n, h]
-//   ds = p (dy[n, h] . v[m] - delta[n, h]) scale
+//   ds = p (dy[n, h] . v[m] - delta[n, h]) scale,  times 1 - tanh^2 with a softcap
 //   dq[n, h] <- sum over m of ds k[m]        dk[m] <- sum over n, h of ds q[n, h]
 //
 // In bf16, p and ds are rounded before they are multiplied again, and sums are f32. dq, dk and dv
@@ -35,6 +38,10 @@ namespace thimble {
 struct AttentionAttributes {
   std::int32_t heads = 1, kv_heads = 1;
   float scale = 1;
+  float softcap = 0;        // 0: off
+  std::int32_t window = 0;  // tokens that a row attends to, with itself; 0: all
+
+  bool is_plain() const { return softcap == 0 && window == 0; }
 };
 
 struct Attention {
@@ -61,6 +68,11 @@ struct Attention {
 
   std::int64_t head_size() const { return q.cols / at.heads; }
   std::int64_t group() const { return at.heads / at.kv_heads; }
+  // The first row that row n attends to.
+  std::int64_t first_key(std::int64_t n) const {
+    const std::int64_t document = *first.row<std::int32_t>(n);
+    return at.window > 0 ? std::max(document, n - at.window + 1) : document;
+  }
 };
 
 // exclusive attention (XSA): removes from each head's result its projection on the row's own value.
@@ -111,6 +123,8 @@ inline constexpr double kMinValueNorm = 1e-12;
 //   y[n, h] = sum over m in [0, position[n]] of
 //             softmax_m(scale q[n, h] . k_cache[slot, m]) v_cache[slot, m]
 //
+// softcap and window: as in attention, with position[n] - window + 1 as the least m.
+//
 // Rows of one slot must come in order of position; rows of different slots may come in any order.
 // All rows are appended before any row attends. Batch-invariant: the other rows of a call do not
 // change the bits of a row. On a GPU this holds for up to 64 rows, with H D and K D multiples of 8.
@@ -118,6 +132,10 @@ inline constexpr double kMinValueNorm = 1e-12;
 struct CachedAttentionAttributes {
   std::int32_t heads = 1, kv_heads = 1, context = 1;
   float scale = 1;
+  float softcap = 0;
+  std::int32_t window = 0;
+
+  bool is_plain() const { return softcap == 0 && window == 0; }
 };
 
 struct CachedAttention {
@@ -149,10 +167,10 @@ namespace op {
 
 extern const OpDefinition kAttention, kExclusiveAttention, kCachedAttention;
 
-Value attention(Tape& tape, Value q, Value k, Value v, Value first, int heads, int kv_heads, float scale);
+Value attention(Tape& tape, Value q, Value k, Value v, Value first, const AttentionAttributes& attributes);
 Value exclusive_attention(Tape& tape, Value y, Value v, int heads, int kv_heads);
 Value cached_attention(Tape& tape, Value q, Value k, Value v, Value slot, Value position, Value k_cache,
-                       Value v_cache, int heads, int kv_heads, int context, float scale);
+                       Value v_cache, const CachedAttentionAttributes& attributes);
 
 }  // namespace op
 

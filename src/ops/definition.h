@@ -53,9 +53,11 @@ class ShapeCheck {
   // A matrix in the dtype of the rows, or stored in fewer bits; i8 matrices need scales.
   const Shape& matrix(std::size_t i, std::string_view name, DType rows, std::size_t scales) const {
     const Shape& shape = present(i, name);
-    const bool stored = shape.dtype == DType::bf16 || shape.dtype == DType::f16 || shape.dtype == DType::i8;
-    check(shape.dtype == rows || stored, "[{}] expected {} in {}, or stored as bf16, f16 or i8, got {}", op_,
-          name, dtype_name(rows), dtype_name(shape.dtype));
+    const bool stored = shape.dtype == DType::bf16 || shape.dtype == DType::f16 || shape.dtype == DType::i8 ||
+                        shape.dtype == DType::blocks;
+    check(shape.dtype == rows || stored,
+          "[{}] expected {} in {}, or stored as bf16, f16, i8 or blocks, got {}", op_, name, dtype_name(rows),
+          dtype_name(shape.dtype));
     check(shape.cols > 0, "[{}] expected {} to have columns, got none", op_, name);
     const bool integers = shape.dtype == DType::i8;
     check(has(scales) == integers, "[{}] expected {} in {} {} scales", op_, name, dtype_name(shape.dtype),

@@ -16,10 +16,11 @@ std::vector<Shape> activation_shapes(std::span<const Shape> in, const Attributes
   const ShapeCheck c("activation", in, 1, 1);
   Shape x = c.rows(0, "x");
   const auto kind = attributes.as<ActivationAttributes>().kind;
-  check(kind >= ActivationKind::relu && kind <= ActivationKind::swiglu, "[activation] unknown kind {}",
+  check(kind >= ActivationKind::relu && kind <= ActivationKind::geglu, "[activation] unknown kind {}",
         static_cast<int>(kind));
-  if (kind != ActivationKind::swiglu) return {x};
-  check(x.cols % 2 == 0, "[activation] swiglu splits its input into two halves, got {} columns", x.cols);
+  if (!is_gated(kind)) return {x};
+  check(x.cols % 2 == 0, "[activation] swiglu and geglu split their input into two halves, got {} columns",
+        x.cols);
   x.cols /= 2;
   return {x};
 }
@@ -41,8 +42,7 @@ struct ActivationFormula {
     for (std::int64_t n = 0; n < op.y.rows; ++n)
       for (std::int64_t f = 0; f < F; ++f) {
         const T x = op.x.row<T>(n)[f];
-        op.y.row<T>(n)[f] =
-            op.kind == ActivationKind::swiglu ? x * sigmoid(x) * op.x.row<T>(n)[F + f] : value(op.kind, x);
+        op.y.row<T>(n)[f] = value(op.kind, x) * (is_gated(op.kind) ? op.x.row<T>(n)[F + f] : T(1));
       }
   }
 
@@ -53,13 +53,9 @@ struct ActivationFormula {
       for (std::int64_t f = 0; f < F; ++f) {
         const T x = op.x.row<T>(n)[f], dy = op.dy.row<T>(n)[f];
         T* dx = op.dx.row<T>(n);
-        if (op.kind != ActivationKind::swiglu) {
-          store(dx[f], dy * slope(op.kind, x), op.add_dx);
-          continue;
-        }
-        const T s = sigmoid(x);
-        store(dx[f], dy * op.x.row<T>(n)[F + f] * s * (T(1) + x * (T(1) - s)), op.add_dx);
-        store(dx[F + f], dy * x * s, op.add_dx);
+        const T up = is_gated(op.kind) ? op.x.row<T>(n)[F + f] : T(1);
+        store(dx[f], dy * up * slope(op.kind, x), op.add_dx);
+        if (is_gated(op.kind)) store(dx[F + f], dy * value(op.kind, x), op.add_dx);
       }
   }
 
@@ -75,6 +71,8 @@ struct ActivationFormula {
         return negative ? T(0) : x * x;
       case ActivationKind::leaky_relu2:
         return negative ? x * x * T(0.25) : x * x;
+      case ActivationKind::swiglu:
+        return x * sigmoid(x);
       default:
         return T(0.5) * x * (T(1) + std::tanh(T(kGeluInner) * (x + T(kGeluCubic) * x * x * x)));
     }
@@ -90,6 +88,10 @@ struct ActivationFormula {
         return negative ? T(0) : T(2) * x;
       case ActivationKind::leaky_relu2:
         return negative ? T(0.5) * x : T(2) * x;
+      case ActivationKind::swiglu: {
+        const T s = sigmoid(x);
+        return s * (T(1) + x * (T(1) - s));
+      }
       default: {
         const T t = std::tanh(T(kGeluInner) * (x + T(kGeluCubic) * x * x * x));
         const T inner = T(kGeluInner) * (T(1) + T(3 * kGeluCubic) * x * x);

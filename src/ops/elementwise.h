@@ -17,13 +17,18 @@ namespace thimble {
 //   leaky_relu2   (x > 0 ? x : x/2)^2
 //   gelu          x/2 (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3)))
 //   swiglu        silu(gate) up,  silu(a) = a / (1 + exp(-a))
+//   geglu         gelu(gate) up
 //
-//   x  [N, F]  swiglu: [N, 2F], F columns of gate, then F columns of up
+//   x  [N, F]  swiglu, geglu: [N, 2F], F columns of gate, then F columns of up
 //   y  [N, F]
 //
 // backward: dx <- dy f'(x), computed from x; relu'(0) = 0. NaN propagates in both directions.
 
-enum class ActivationKind : std::int32_t { relu, relu2, leaky_relu2, gelu, swiglu };
+enum class ActivationKind : std::int32_t { relu, relu2, leaky_relu2, gelu, swiglu, geglu };
+
+constexpr bool is_gated(ActivationKind kind) {
+  return kind == ActivationKind::swiglu || kind == ActivationKind::geglu;
+}
 
 struct ActivationAttributes {
   ActivationKind kind = ActivationKind::relu2;

@@ -33,6 +33,8 @@ namespace thimble {
 //   bf16, f16   the values
 //   i8          value[r, c] = w[r, c] * scales[r, g], in f32; scales are [rows, 1] (one per row) or
 //               [rows, ceil(cols / 32)] (one per 32 columns, as in Q8_0)
+//   blocks      rows in the blocks of a GGUF file (tensor/block_rows.h); where bf16 pairs are
+//               multiplied, their values are rounded to bf16, like the copies in training
 //
 // linear, embedding and head_loss of a stored matrix equal those of the matrix of its values, up to
 // the rounding of f32 sums. The values themselves are exact in f32: an i8 has 8 bits and an f16

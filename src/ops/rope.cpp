@@ -116,10 +116,17 @@ struct RopeFormula {
 
 void fill_rotations(const Tensor& rotations, double base, int direction) {
   const std::int64_t pairs = rotations.cols / 2;
+  std::vector<double> frequencies;
+  for (std::int64_t i = 0; i < pairs; ++i)
+    frequencies.push_back(std::pow(base, -static_cast<double>(i) / static_cast<double>(pairs)));
+  fill_rotations(rotations, frequencies, direction);
+}
+
+void fill_rotations(const Tensor& rotations, std::span<const double> frequencies, int direction) {
+  const std::int64_t pairs = rotations.cols / 2;
   for (std::int64_t p = 0; p < rotations.rows; ++p)
     for (std::int64_t i = 0; i < pairs; ++i) {
-      const double angle =
-          static_cast<double>(p) * std::pow(base, -static_cast<double>(i) / static_cast<double>(pairs));
+      const double angle = static_cast<double>(p) * frequencies[static_cast<std::size_t>(i)];
       rotations.row<float>(p)[i] = static_cast<float>(std::cos(angle));
       rotations.row<float>(p)[i + pairs] = static_cast<float>(direction * std::sin(angle));
     }

@@ -53,9 +53,10 @@ struct Rope {
         at(c.attributes.as<RopeAttributes>()) {}
 };
 
-// Fills rotations[p] for every position p with the angles p base^(-2i/R). direction +1 rotates as
+// Fills rotations[p] for every position p with the angles p frequencies[i]. direction +1 rotates as
 // llama does, -1 as parameter-golf does; the sign is applied to the sines.
-void fill_rotations(const Tensor& rotations, double base, int direction);
+void fill_rotations(const Tensor& rotations, std::span<const double> frequencies, int direction);
+void fill_rotations(const Tensor& rotations, double base, int direction);  // base^(-2i/R)
 
 namespace cpu {
 extern const Kernels kRope;

@@ -40,7 +40,7 @@ Json shortest(float value) {
 
 // Size of the weights in memory.
 std::int64_t weight_bytes(const Model& model) {
-  if (const StoredWeights* stored = model.stored_weights()) return stored->bytes();
+  if (const StoredWeights* stored = model.stored_weights()) return stored->bytes() + stored->file_bytes();
   return model.params().block_size() * static_cast<std::int64_t>(sizeof(float));
 }
 

@@ -16,15 +16,16 @@ struct DTypeFacts {
   std::int64_t bytes;
 };
 
-constexpr std::array<DTypeFacts, 9> kFacts = {{{"f32", 4},
-                                               {"bf16", 2},
-                                               {"f16", 2},
-                                               {"f64", 8},
-                                               {"c128", 16},
-                                               {"i32", 4},
-                                               {"i64", 8},
-                                               {"i8", 1},
-                                               {"u8", 1}}};
+constexpr std::array<DTypeFacts, 10> kFacts = {{{"f32", 4},
+                                                {"bf16", 2},
+                                                {"f16", 2},
+                                                {"f64", 8},
+                                                {"c128", 16},
+                                                {"i32", 4},
+                                                {"i64", 8},
+                                                {"i8", 1},
+                                                {"u8", 1},
+                                                {"blocks", 0}}};
 
 }  // namespace
 

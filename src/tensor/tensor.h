@@ -67,7 +67,8 @@ constexpr f16 to_f16(float value) {
 
 // Element types. f64 and c128 are used only by the reference, for double-precision checks and
 // complex-step derivatives.
-enum class DType : std::uint8_t { f32, bf16, f16, f64, c128, i32, i64, i8, u8 };
+// `blocks`: stored rows of another layout; data points to their description (tensor/block_rows.h).
+enum class DType : std::uint8_t { f32, bf16, f16, f64, c128, i32, i64, i8, u8, blocks };
 
 std::string_view dtype_name(DType dtype);
 std::int64_t dtype_bytes(DType dtype);

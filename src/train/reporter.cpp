@@ -233,6 +233,10 @@ void Reporter::validation(const ValidationReport& report) {
   if (observer_) observer_->validation(report);
 }
 
+void Reporter::saved(std::int64_t step) {
+  if (observer_) observer_->saved(step);
+}
+
 void Reporter::sample(std::int64_t step, const std::string& prompt, const std::string& text) {
   Json event = Json::object().set("event", "sample").set("step", step);
   if (!prompt.empty()) event.set("prompt", prompt);

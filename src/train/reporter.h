@@ -58,6 +58,7 @@ class TrainObserver {
   virtual void step(const StepReport& /*report*/) {}
   virtual void validating(std::int64_t /*tokens_scored*/) {}
   virtual void validation(const ValidationReport& /*report*/) {}
+  virtual void saved(std::int64_t /*step*/) {}  // a checkpoint of this step was written
 };
 
 // Facts that the trainer passes to Reporter::finish().
@@ -90,6 +91,7 @@ class Reporter {
   void step(const StepReport& report);
   void validating(std::int64_t tokens_scored);
   void validation(const ValidationReport& report);
+  void saved(std::int64_t step);
   void sample(std::int64_t step, const std::string& prompt, const std::string& text);
 
   // End of a call: fills in `result` from the history, adds the diagnosis and writes run.json.

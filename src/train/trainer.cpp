@@ -198,6 +198,10 @@ void Trainer::close_step(bool with_validation) {
   const std::int64_t every = config_.train.checkpoint_every;
   const bool due = every > 0 ? state_.step % every == 0 : with_validation;
   if (improved || due || request.save || status_) save(improved);
+  // A stop requested while the checkpoint was written. Several ranks would have to agree on it.
+  const bool is_saved = checkpoints_.saved_step() == state_.step;
+  if (!status_ && is_saved && run_.ranks().size() == 1 && run_.interrupt.requested())
+    status_ = RunStatus::interrupted;
 }
 
 bool Trainer::validate() {
@@ -216,7 +220,8 @@ bool Trainer::validate() {
 }
 
 void Trainer::save(bool best) {
-  if (!checkpoints_.save(state_, best, validator_)) diverge_not_finite(state_.step, "a weight");
+  if (!checkpoints_.save(state_, best, validator_)) return diverge_not_finite(state_.step, "a weight");
+  reporter_->saved(state_.step);
 }
 
 // The current state is not saved: the checkpoints of earlier steps are better.

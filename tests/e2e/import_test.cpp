@@ -106,7 +106,9 @@ TEST(Import, ReplacingTheTokenizerDropsTheChatLayout) {
     words.insert(words.end(), {"--set", setting});
   run(words);
   const std::string out = run({"import", "run", "--tokenizer", "bytes", "-o", "plain"});
-  EXPECT_NE(out.find("note: the chat layout was dropped because it does not match the new tokenizer: "), std::string::npos) << out;
+  EXPECT_NE(out.find("note: the chat layout was dropped because it does not match the new tokenizer: "),
+            std::string::npos)
+      << out;
   EXPECT_EQ(parse_json(run({"inspect", "plain", "--json"}), "stdout").at("chat_layout"), Json());
   run({"import", "run", "--tokenizer", "bytes:chat", "-o", "chat"});
   EXPECT_EQ(parse_json(run({"inspect", "chat", "--json"}), "stdout").at("chat_layout"), Json("roles"));
@@ -124,6 +126,21 @@ TEST(Import, AHuggingFaceFolderGivesTheSameModel) {
   ASSERT_EQ(traced.exit_code, 0) << traced;
   const RunResult compared = run_binary({.arguments = {"diff", trace, reference, "--tolerance", "2e-4"}});
   EXPECT_EQ(compared.exit_code, 0) << compared;
+}
+
+TEST(Import, QuantizesToAGguf) {
+  const TempFolder folder;
+  const std::string model = (folder / "m.gguf").string();
+  const std::vector<std::string> arguments = {
+      "import", golden_path("hf/qwen2").string(), "--quantize", "q8_0", "-o", model};
+  const RunResult imported = run_binary({.arguments = arguments});
+  ASSERT_EQ(imported.exit_code, 0) << imported;
+  EXPECT_TRUE(folder.read("m.gguf").starts_with("GGUF"));
+  const RunResult inspected = run_binary({.arguments = {"inspect", model, "--json"}});
+  EXPECT_EQ(parse_json(inspected.out, "stdout").at("architecture").as_string(), "qwen2");
+  std::vector<std::string> both = arguments;
+  both.push_back("--half");
+  EXPECT_EQ(run_binary({.arguments = both}).exit_code, 2);
 }
 
 TEST(Import, ReportsABrokenHuggingFaceFolder) {

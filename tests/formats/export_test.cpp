@@ -112,7 +112,8 @@ TEST(ExportModel, LoopIsUnrolled) {
       small_export("qwen3", {"layers=3", "loop_last=1", "loop_count=1", "logit_softcap=15"});
   EXPECT_EQ(
       message_of([&] { export_model(ops, other, "hf", {.path = folder / "no", .type = GgufType::f32}); }),
-      "Transformers' llama, qwen2 and qwen3 cannot express this model: logit_softcap");
+      "none of Transformers' llama, mistral, qwen2, qwen3, smollm3, phi3, gemma2, gemma3, gpt2 can express "
+      "this model: logit_softcap = 15.0");
 }
 
 ExportReport write_another(FileOps& ops, const ModelFile& model, const ExportRequest& request) {
@@ -180,6 +181,24 @@ TEST(ExportModel, WritingAndReadingBackShowProgress) {
     EXPECT_TRUE(progress.shows("reading")) << format.name << ": " << progress.lines;
     EXPECT_TRUE(progress.shows("comparing")) << format.name << ": " << progress.lines;
   }
+}
+
+TEST(ExportModel, OllamaGetsAGgufAndAModelfile) {
+  const TempFolder folder;
+  PosixFileOps ops;
+  const ModelFile model = small_export("llama");
+  export_model(ops, model, "ollama", {.path = folder / "m", .type = GgufType::q8_0});
+  EXPECT_EQ(folder.files(), (std::vector<std::string>{"m/Modelfile", "m/model.gguf"}));
+  const std::string modelfile = folder.read("m/Modelfile");
+  EXPECT_NE(modelfile.find("FROM ./model.gguf\n"), modelfile.npos);
+  EXPECT_NE(modelfile.find(fmt::format("num_ctx {}\n", model.config.model.context)), modelfile.npos);
+  EXPECT_EQ(modelfile.find("TEMPLATE") != modelfile.npos, model.layout.empty());
+  EXPECT_EQ(open_model(folder / "m").config.model.dim, model.config.model.dim);
+
+  const ExportRequest again{.path = folder / "m", .existing = Existing::replace};
+  export_model(ops, model, "ollama", again);
+  folder.write("m/diary.txt", "");
+  EXPECT_THROW(export_model(ops, model, "ollama", again), Error);
 }
 
 TEST(ExportModel, CtrlCLeavesNothing) {

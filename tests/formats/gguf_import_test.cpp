@@ -68,9 +68,11 @@ Refused without(std::string name, std::string key, std::string error) {
 }
 
 std::vector<Refused> settings() {
-  const std::string known = "expected general.architecture llama, qwen2, qwen3, apertus, talkie, found ";
+  const std::string known =
+      "expected general.architecture llama, qwen2, qwen3, smollm3, phi3, gemma2, gemma3, gpt2, apertus or "
+      "talkie, found ";
   return {
-      with("AnotherArchitecture", "general.architecture", std::string("gemma3"), known + "\"gemma3\""),
+      with("AnotherArchitecture", "general.architecture", std::string("mamba"), known + "\"mamba\""),
       with("TransformersName", "general.architecture", std::string("LlamaForCausalLM"),
            known + "\"LlamaForCausalLM\""),
       without("NoArchitecture", "general.architecture", known + "\"\""),
@@ -78,7 +80,7 @@ std::vector<Refused> settings() {
            "general.architecture is 5, expected a string"),
       with("Adapter", "general.type", std::string("adapter"), "general.type = \"adapter\" is not supported"),
       with("OneOfTwoParts", "split.count", std::uint16_t{2},
-           "the file is one of 2 parts (split.count): merge them with llama-gguf-split first"),
+           "the file is one of 2 parts (split.count), and the others are missing"),
       without("NoContext", "llama.context_length", "llama.context_length is missing"),
       without("NoEps", "llama.attention.layer_norm_rms_epsilon",
               "llama.attention.layer_norm_rms_epsilon is missing"),
@@ -99,12 +101,11 @@ std::vector<Refused> settings() {
       with("NoLayers", "llama.block_count", 0u, "layers "),
       with("RopeScaling", "llama.rope.scaling.type", std::string("yarn"),
            "llama.rope.scaling.type = \"yarn\" is not supported, expected \"none\""),
-      with("RopeScalingFactor", "llama.rope.scaling.factor", 8.0f,
-           "llama.rope.scaling.factor = 8 is not supported, expected 1"),
+      with("RopeScalingFactor", "llama.rope.scaling.factor", 0.5f, "rope_factor "),
       with("PartialRope", "llama.rope.dimension_count", 8u,
            "llama.rope.dimension_count = 8 is not supported, expected 16"),
-      with("SlidingWindow", "llama.attention.sliding_window", 512u,
-           "llama.attention.sliding_window = 512 is not supported, expected 0"),
+      with("SlidingWindowPattern", "llama.attention.sliding_window_pattern", 6u,
+           "\"llama.attention.sliding_window_pattern\" = 6 is not supported"),
       with("Experts", "llama.expert_count", 8u, "llama.expert_count = 8 is not supported, expected 0"),
       with("NonCausalAttention", "llama.attention.causal", false,
            "llama.attention.causal = false is not supported"),
@@ -185,9 +186,19 @@ std::vector<Refused> tensors() {
        "blk.0.attn_v.weight is [2048], expected [32, 64]"},
       {"RopeFactors",
        [](Parts& parts) {
-         parts.tensors.push_back({"rope_freqs.weight", {8}, std::vector<float>(8, 1.0f)});
+         parts.tensors.push_back({"rope_freqs.weight", {8}, {2, 1, 3, 1, 4, 1, 5, 9}});
        },
-       "\"rope_freqs.weight\" scales RoPE's wavelengths, which is not supported"},
+       "rope_freqs.weight does not have the 8 divisors of Llama 3.1's rule"},
+      {"RopeFactorsOfAnotherHeadSize",
+       [](Parts& parts) {
+         parts.tensors.push_back({"rope_freqs.weight", {4}, {1, 1, 8, 8}});
+       },
+       "rope_freqs.weight does not have the 8 divisors of Llama 3.1's rule"},
+      {"LongRope",
+       [](Parts& parts) {
+         parts.tensors.push_back({"rope_factors_long.weight", {8}, std::vector<float>(8, 1.0f)});
+       },
+       "\"rope_factors_long.weight\" scales RoPE's wavelengths, which is not supported"},
       {"TensorOfAMissingLayer",
        [](Parts& parts) {
          parts.tensors.push_back({"blk.2.attn_norm.weight", {64}, std::vector<float>(64, 1.0f)});

@@ -74,17 +74,18 @@ TEST(HuggingFaceConfig, RejectsUnsupportedSettingsByName) {
   };
   const std::vector<Case> cases = {
       {"llama", "hidden_act", "gelu", "hidden_act is \"gelu\", expected \"silu\" or \"swish\""},
-      {"llama", "rope_scaling", Json::object().set("type", "linear").set("factor", 2.0),
-       "rope_scaling.type is \"linear\", expected \"default\"; rope_scaling.factor is not supported"},
+      {"llama", "rope_scaling", Json::object().set("type", "dynamic").set("factor", 2.0),
+       "rope_scaling.type is \"dynamic\", expected \"default\" or \"linear\" or \"llama3\"; "
+       "rope_scaling.factor is not supported"},
       {"llama", "rope_parameters", Json::object().set("rope_type", "yarn"),
-       "rope_parameters.rope_type is \"yarn\", expected \"default\""},
+       "rope_parameters.rope_type is \"yarn\", expected \"default\" or \"linear\" or \"llama3\""},
       {"llama", "rope_parameters", Json::object().set("partial_rotary_factor", 0.5),
        "rope_parameters.partial_rotary_factor is 0.5, expected 1.0 or 1"},
       {"llama", "sliding_window", 4096,
        "nothing was thrown"},  // llama has no windows; Transformers ignores the key
       {"qwen3", "layer_types", Json::array({"full_attention", "sliding_attention"}),
        "layer_types is [\"full_attention\",\"sliding_attention\"], expected \"full_attention\" for every "
-       "layer"},
+       "layer"},  // without a window
       {"qwen2", "attention_bias", true, "attention_bias is not supported"},
       {"qwen3", "mlp_bias", true, "mlp_bias is not supported"},
       {"llama", "quantization_config", Json::object(), "quantization_config is not supported"},
@@ -93,7 +94,9 @@ TEST(HuggingFaceConfig, RejectsUnsupportedSettingsByName) {
       {"llama", "hidden_size", nullptr, "hidden_size is missing"},
       {"llama", "head_dim", 3, "head_dim must be even for RoPE, found 3"},
       {"llama", "bos_token_id", "<s>", "bos_token_id is \"<s>\", expected a token id"},
-      {"llama", "model_type", "mamba", "expected model_type llama, qwen2, qwen3, gpt2, found \"mamba\""},
+      {"llama", "model_type", "mamba",
+       "expected model_type llama, mistral, qwen2, qwen3, smollm3, phi3, "
+       "gemma2, gemma3_text, gpt2, found \"mamba\""},
       {"gpt2", "activation_function", "gelu",
        "activation_function is \"gelu\", expected \"gelu_new\" or \"gelu_pytorch_tanh\""},
       {"gpt2", "scale_attn_by_inverse_layer_idx", true,
@@ -110,11 +113,93 @@ TEST(HuggingFaceConfig, RejectsUnsupportedSettingsByName) {
   }
 }
 
-TEST(HuggingFaceConfig, RejectsWindowsInUse) {
+TEST(HuggingFaceConfig, ReadsWindows) {
   Json config = sample_llama("qwen2", true).config;
   config.set("use_sliding_window", true).set("sliding_window", 16);
+  EXPECT_FALSE(parsed(config).model.is_local(1));  // max_window_layers: no layer by default
+  config.set("max_window_layers", 1);
+  EXPECT_FALSE(parsed(config).model.is_local(0));
+  EXPECT_TRUE(parsed(config).model.is_local(1));
+  config.set("layer_types", Json::array({"sliding_attention", "full_attention"}));
   EXPECT_EQ(parse_message(config),
+            "config.json: layer_types is [\"sliding_attention\",\"full_attention\"], expected a period of "
+            "layers that thimble's window settings can express");
+  config.set("layer_types", Json::array({"full_attention", "chunked_attention"}));
+  EXPECT_EQ(parse_message(config),
+            "config.json: layer_types is [\"full_attention\",\"chunked_attention\"], expected "
+            "\"full_attention\" or \"sliding_attention\" for every layer");
+  Json llama = sample_llama("llama", true).config;
+  llama.set("use_sliding_window", true).set("sliding_window", 16);
+  EXPECT_EQ(parse_message(llama),
             "config.json: sliding_window is 16, expected null, or use_sliding_window false");
+}
+
+// The keys of the published config.json files of Llama 3.2, SmolLM 3, Gemma 2 and 3 and Phi-3, with
+// other sizes.
+TEST(HuggingFaceConfig, ReadsKeysOfTransformers4) {
+  const auto sizes = [](const char* type) {
+    return Json::object()
+        .set("model_type", type)
+        .set("vocab_size", 64)
+        .set("hidden_size", 32)
+        .set("intermediate_size", 48)
+        .set("num_hidden_layers", 12)
+        .set("num_attention_heads", 4)
+        .set("num_key_value_heads", 2)
+        .set("max_position_embeddings", 8192);
+  };
+  Json llama = sizes("llama");
+  llama.set("rope_theta", 500000.0)
+      .set("rope_scaling", Json::object()
+                               .set("factor", 32.0)
+                               .set("high_freq_factor", 4.0)
+                               .set("low_freq_factor", 1.0)
+                               .set("original_max_position_embeddings", 8192)
+                               .set("rope_type", "llama3"));
+  const ModelConfig scaled = parsed(llama).model;
+  EXPECT_EQ(scaled.rope_scaling, RopeScaling::llama3);
+  EXPECT_EQ(scaled.rope_factor, 32);
+  EXPECT_EQ(scaled.rope_base, 500000);
+
+  Json smollm = sizes("smollm3");
+  Json rope = Json::array();
+  for (int layer = 0; layer < 12; ++layer) rope.push(layer % 4 == 3 ? 0 : 1);
+  smollm.set("no_rope_layer_interval", 4).set("no_rope_layers", rope).set("use_sliding_window", false);
+  smollm.set("max_window_layers", 28).set("mlp_bias", false).set("pretraining_tp", 2);
+  EXPECT_EQ(parsed(smollm).model.nope_every, 4);
+  EXPECT_EQ(parsed(smollm).model.rope_base, 2e6);
+  Json irregular = Json::array();
+  for (int layer = 0; layer < 12; ++layer) irregular.push(layer % 5 == 3 ? 0 : 1);
+  smollm.set("no_rope_layers", irregular);
+  EXPECT_NE(parse_message(smollm).find("0 for every n-th layer"), std::string::npos);
+
+  Json gemma2 = sizes("gemma2");
+  gemma2.set("hidden_act", "gelu_pytorch_tanh").set("hidden_activation", "gelu_pytorch_tanh");
+  gemma2.set("head_dim", 16).set("query_pre_attn_scalar", 224).set("sliding_window", 4096);
+  gemma2.set("attn_logit_softcapping", 50.0).set("final_logit_softcapping", 30.0);
+  gemma2.set("cache_implementation", "hybrid").set("sliding_window_size", 4096);
+  const ModelConfig capped = parsed(gemma2).model;
+  EXPECT_EQ(capped.global_every, 2);
+  EXPECT_EQ(capped.query_scalar, 224);
+  EXPECT_TRUE(capped.tie_embeddings);
+
+  Json gemma3 = sizes("gemma3_text");
+  gemma3.set("head_dim", 16).set("query_pre_attn_scalar", 256).set("sliding_window", 512);
+  gemma3.set("rope_theta", 1000000).set("rope_local_base_freq", 10000).set("rope_scaling", nullptr);
+  gemma3.set("sliding_window_pattern", 6).set("final_logit_softcapping", nullptr);
+  const ModelConfig local = parsed(gemma3).model;
+  EXPECT_EQ(local.global_every, 6);
+  EXPECT_EQ(local.local_rope_base, 10000);
+  EXPECT_EQ(local.rope_base, 1e6);
+  EXPECT_EQ(local.logit_softcap, 0);
+
+  Json phi = sizes("phi3");
+  phi.set("auto_map", Json::object()).set("original_max_position_embeddings", 4096);
+  phi.set("sliding_window", 2047).set("rope_scaling", nullptr).set("rope_theta", 10000.0);
+  EXPECT_EQ(parsed(phi).model.window, 2047);
+  EXPECT_TRUE(parsed(phi).model.is_local(0));
+  phi.set("partial_rotary_factor", 0.5);
+  EXPECT_EQ(parsed(phi).model.rope_dims, 4);
 }
 
 TEST(HuggingFaceConfig, ListsAllProblems) {

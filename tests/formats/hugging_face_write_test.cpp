@@ -232,9 +232,9 @@ TEST(HuggingFaceWrite, GolfIsRejectedWithAllReasons) {
   const TempFolder folder;
   EXPECT_EQ(
       message_of([&] { write(folder / "out", random_model(small("golf"))); }),
-      "Transformers' llama, qwen2 and qwen3 cannot express this model: unet_skips; residual_mix; "
-      "branch_scale; "
-      "q_gain; logit_softcap; norm is not rms_weight; embed_norm; mlp is not swiglu; rope_direction = -1");
+      "none of Transformers' llama, mistral, qwen2, qwen3, smollm3, phi3, gemma2, gemma3, gpt2 can express "
+      "this model: mlp = relu2; norm = rms; embed_norm = true; rope_direction = -1; q_gain = head; "
+      "branch_scale = true; residual_mix = channel; unet_skips = true; logit_softcap = 30.0");
   EXPECT_TRUE(folder.files().empty());
 }
 
@@ -243,7 +243,8 @@ TEST(HuggingFaceWrite, RejectsParallelBranchesAndLoops) {
   ModelConfig config = small("llama");
   config.parallel_from = 0, config.loop_count = 1;
   EXPECT_EQ(message_of([&] { write(folder / "out", random_model(config)); }),
-            "Transformers' llama, qwen2 and qwen3 cannot express this model: parallel_from; loop_count");
+            "none of Transformers' llama, mistral, qwen2, qwen3, smollm3, phi3, gemma2, gemma3, gpt2 can "
+            "express this model: parallel_from = 0; loop_count = 1");
 }
 
 TEST(HuggingFaceWrite, ReplacesOnlyItsOwnFiles) {

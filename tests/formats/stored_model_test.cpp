@@ -136,19 +136,13 @@ TEST(StoredModel, CheckpointIsStoredInItsOwnType) {
 TEST(StoredModel, GgufGivesTheSameModel) {
   const TempFolder folder;
   PosixFileOps ops;
-  const std::pair<GgufType, DType> types[] = {{GgufType::f32, DType::f32},
-                                              {GgufType::f16, DType::f16},
-                                              {GgufType::bf16, DType::bf16},
-                                              {GgufType::q8_0, DType::i8},
-                                              {GgufType::q4_0, DType::i8}};
   for (const char* preset : {"llama", "qwen2"})
-    for (const auto& [type, dtype] : types) {
+    for (const GgufType type :
+         {GgufType::f32, GgufType::f16, GgufType::bf16, GgufType::q8_0, GgufType::q4_0}) {
       SCOPED_TRACE(fmt::format("{} {}", preset, info_of(type).name));
       const ModelFile model = small_export(preset);
       export_model(ops, model, "gguf", {.path = folder / "m", .existing = Existing::replace, .type = type});
       expect_same_model(folder / "m");
-      const ParamTable table(model.config.model);
-      EXPECT_EQ(open_model(folder / "m", WeightsAs::stored).stored->view(table.qkv(0)).values.dtype, dtype);
     }
 }
 
@@ -163,40 +157,77 @@ std::string gguf_of(const ModelFile& model, GgufType type) {
   return writer.to_bytes();
 }
 
-TEST(StoredModel, BlockTypesOfGgufBecomeIntegersOrF16) {
+// Every matrix stays in the file; results equal those of the values as floats.
+TEST(StoredModel, EveryTypeOfGgufIsUsedInItsBlocks) {
   const TempFolder folder;
-  const ModelFile model = small_export("qwen3", {"dim=256", "mlp_hidden=256"});
-  const ParamTable table(model.config.model);
-  for (const GgufType type :
-       {GgufType::q5_0, GgufType::q5_1, GgufType::q4_k, GgufType::q5_k, GgufType::q6_k}) {
-    SCOPED_TRACE(info_of(type).name);
-    const auto path = folder.write("m.gguf", gguf_of(model, type));
-    if (is_scaled_int8(type)) expect_same_model(path);
-    const ModelFile floats = open_model(path), file = open_model(path, WeightsAs::stored);
-    for (const ParamView& view : {table.qkv(0), table.token_embedding(), table.mlp_in(1)})
-      EXPECT_EQ(file.stored->view(view).values.dtype, is_scaled_int8(type) ? DType::i8 : DType::f16);
-    const std::vector<float> stored = float_weights(file);
-    for (const Param& param : table.all())
-      for (std::int64_t i = param.offset; i < param.offset + param.count(); ++i) {
-        const auto at = static_cast<std::size_t>(i);
-        const bool expanded = param.dims.size() == 2 && !is_scaled_int8(type);
-        ASSERT_EQ(stored[at], expanded ? to_f32(to_f16(floats.weights[at])) : floats.weights[at])
-            << param.name;
-      }
+  for (const char* preset : {"llama", "qwen3"}) {  // llama's rows of q and k have another order
+    const ModelFile model = small_export(preset, {"dim=256", "mlp_hidden=256"});
+    const ParamTable table(model.config.model);
+    for (const GgufType type :
+         {GgufType::f16, GgufType::q5_0, GgufType::q5_1, GgufType::q4_k, GgufType::q5_k, GgufType::q6_k}) {
+      SCOPED_TRACE(fmt::format("{} {}", preset, info_of(type).name));
+      const auto path = folder.write("m.gguf", gguf_of(model, type));
+      expect_same_model(path);
+      const ModelFile file = open_model(path, WeightsAs::stored);
+      for (const ParamView& view : {table.qkv(0), table.token_embedding(), table.mlp_in(1)})
+        EXPECT_EQ(file.stored->view(view).values.dtype, DType::blocks);
+      std::uint64_t in_file = 0;
+      for (const StoredTensor& tensor : file.tensors)
+        if (tensor.dims.size() == 2) in_file += tensor.bytes;
+      EXPECT_EQ(file.stored->file_bytes(), in_file);
+      EXPECT_EQ(float_weights(file), open_model(path).weights);
+    }
   }
 }
 
-TEST(StoredModel, BlockBeyondF16IsNamed) {
-  ModelFile model = small_export("qwen3", {"dim=256", "mlp_hidden=256"});
-  const ParamTable table(model.config.model);
-  model.weights[static_cast<std::size_t>(table.mlp_in(1).offset)] = 1e6f;
+// Parts as llama-gguf-split writes them: the settings and some tensors, then the other tensors.
+std::string part_of(const ModelFile& model, std::uint16_t number, std::uint16_t count, std::int32_t total) {
+  const ExportedModel exported = exported_model(model);
+  GgufWriter writer;
+  if (number == 0) writer.set("general.architecture", exported.architecture);
+  for (const auto& [key, value] : exported.settings)
+    if (number == 0) writer.set(key, value);
+  writer.set("split.no", number);
+  writer.set("split.count", count);
+  writer.set("split.tensors.count", total);
+  for (std::size_t i = 0; i < exported.tensors.size(); ++i)
+    if (i % count == number)
+      writer.add(exported.tensors[i].name, GgufType::f32, exported.tensors[i].dims,
+                 exported.tensors[i].values);
+  return writer.to_bytes();
+}
+
+TEST(StoredModel, AGgufInPartsIsOneModel) {
   const TempFolder folder;
-  const auto path = folder.write("m.gguf", gguf_of(model, GgufType::q6_k));
-  EXPECT_EQ(open_model(path).weights.size(), model.weights.size());
-  EXPECT_NE(message_of([&] {
-              open_model(path, WeightsAs::stored);
-            }).find("tensor \"blk.1.ffn_gate.weight\" of type Q6_K has the value "),
-            std::string::npos);
+  const ModelFile model = small_export("llama");
+  const auto total = static_cast<std::int32_t>(exported_model(model).tensors.size());
+  const auto write = [&](std::string_view name, std::uint16_t number, std::uint16_t count) {
+    return folder.write(name, part_of(model, number, count, total));
+  };
+  const auto message = [&](const std::filesystem::path& path) {
+    return message_of([&] { open_model(path, WeightsAs::stored); });
+  };
+  const auto contains = [](std::string_view text, std::string_view part) {
+    return text.find(part) != text.npos;
+  };
+  const auto first = write("m-00001-of-00003.gguf", 0, 3), second = write("m-00002-of-00003.gguf", 1, 3);
+  EXPECT_TRUE(contains(message(first), "m-00003-of-00003.gguf")) << message(first);
+  const auto third = write("m-00003-of-00003.gguf", 2, 3);
+  expect_same_model(first);
+  EXPECT_EQ(open_model(first).weights,
+            open_model(folder.write("whole.gguf", part_of(model, 0, 1, total))).weights);
+  EXPECT_TRUE(contains(message(second), "is part 2 of 3, expected the first"));
+  EXPECT_TRUE(
+      contains(message(write("other.gguf", 0, 3)), "expected a name that ends with -00001-of-00003.gguf"));
+  EXPECT_TRUE(contains(message(write("n-00004-of-00003.gguf", 3, 3)), "split.no is 3, expected less than"));
+
+  write("m-00003-of-00003.gguf", 1, 3);
+  EXPECT_TRUE(contains(message(first), "expected part 3 of 3, found part 2 of 3"));
+  folder.write("m-00003-of-00003.gguf", part_of(model, 2, 3, total).substr(0, 2000));
+  EXPECT_TRUE(contains(message(first), "m-00003-of-00003.gguf"));
+  write("m-00003-of-00003.gguf", 2, 3);
+  folder.write("m-00001-of-00003.gguf", part_of(model, 0, 3, total + 1));
+  EXPECT_TRUE(contains(message(first), "tensors in all parts (split.tensors.count), found"));
 }
 
 TEST(StoredModel, Bf16ModelUsesBf16AndIntegers) {

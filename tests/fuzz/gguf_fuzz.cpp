@@ -3,6 +3,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "base/error.h"
@@ -56,9 +57,28 @@ void read_gguf_model(const GgufFile& file) {
   }
 }
 
+// Parts of a model, one after the other; each begins with the magic.
+void read_parts(std::span<const std::byte> bytes) {
+  const std::string_view text(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+  const std::size_t second = text.find("GGUF", 1);
+  if (second == text.npos) return;
+  auto file = gguf_in(bytes.first(second)), part = gguf_in(bytes.subspan(second));
+  if (!file || !part) return;
+  const std::size_t tensors = file->entries().size() + part->entries().size();
+  try {
+    file->append(std::move(*part));
+  } catch (const Error&) {
+    return;
+  }
+  require(file->parts() == 2 && file->entries().size() == tensors, "every tensor of both parts is there");
+  read_gguf_tensors(*file);
+  read_gguf_model(*file);
+}
+
 }  // namespace
 
 void fuzz_gguf(FuzzBytes bytes) {
+  read_parts(bytes);
   const auto file = gguf_in(bytes);
   if (!file) return;
   read_gguf_tensors(*file);

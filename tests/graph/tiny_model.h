@@ -89,7 +89,7 @@ struct TinyModel {
     const Value k = op::rope(t, t.columns(qkv, kHeads * kHead, kKvHeads * kHead), position_, turns_, {}, {},
                              kKvHeads, true, 1e-6f);
     const Value v = t.columns(qkv, (kHeads + kKvHeads) * kHead, kKvHeads * kHead);
-    Value y = op::attention(t, q, k, v, first_, kHeads, kKvHeads, 0.7f);
+    Value y = op::attention(t, q, k, v, first_, {kHeads, kKvHeads, 0.7f});
     if (layer == 1) y = op::exclusive_attention(t, y, v, kHeads, kKvHeads);
     y = op::linear(t, y, weight(t, name + ".proj", kWidth, kHeads * kHead),
                    parameter(t, name + ".bias", 1, kWidth));

@@ -179,7 +179,12 @@ INSTANTIATE_TEST_SUITE_P(
                     Family{"gatedParallelLoop",
                            "golf-plus",
                            {"loop_last=3", "loop_count=1", "skip_gates=true", "parallel_from=2"}},
-                    Family{"parallelLlama", "llama", {"parallel_from=0"}}),
+                    Family{"parallelLlama", "llama", {"parallel_from=0"}},
+                    Family{"windows", "llama", {"window=5", "nope_every=2", "global_every=3"}},
+                    Family{"gemma",
+                           "llama",
+                           {"window=4", "global_every=3", "mlp=geglu", "post_norm=true", "embed_scale=true",
+                            "attention_softcap=2", "logit_softcap=3", "local_rope_base=50"}}),
     [](const auto& info) { return std::string(info.param.name); });
 
 }  // namespace

@@ -1,5 +1,5 @@
-// The switches of the golf family, separately and all together, on a model small enough for finite
-// differences.
+// The switches of the golf family, separately and all together, and those of Transformers'
+// families, on models small enough for finite differences.
 #pragma once
 
 #include <ostream>
@@ -11,8 +11,9 @@ namespace thimble {
 struct Switch {
   const char* name;
   std::vector<std::string> settings;
+  const char* preset = "golf";
 
-  ModelConfig config() const { return small_config("golf", settings); }
+  ModelConfig config() const { return small_config(preset, settings); }
   friend std::ostream& operator<<(std::ostream& out, const Switch& s) { return out << s.name; }
 };
 
@@ -32,6 +33,26 @@ inline std::vector<Switch> golf_switches() {
            {"mlp=leaky_relu2", "exclusive_attention=true", "rope_dims=4", "layer_scale=true",
             "skip_gates=true", "parallel_from=2", "loop_first=1", "loop_last=2", "loop_count=1",
             "smear_gate=true", "bigram_buckets=16", "bigram_dim=8"}}};
+}
+
+// Windows are shorter than the sequences of switch_rows().
+inline std::vector<Switch> family_switches() {
+  const auto of = [](const char* name, std::vector<std::string> settings) {
+    return Switch{name, std::move(settings), "llama"};
+  };
+  return {of("window", {"window=3"}),
+          of("some_windows", {"window=2", "window_from=1", "global_every=4"}),
+          of("llama3", {"rope_scaling=llama3", "rope_factor=8", "rope_original_context=32"}),
+          of("nope", {"nope_every=2"}),
+          of("geglu", {"mlp=geglu"}),
+          of("post_norm", {"post_norm=true"}),
+          of("embed_scale", {"embed_scale=true"}),
+          of("attention_softcap", {"attention_softcap=0.75"}),
+          of("gemma2", {"mlp=geglu", "post_norm=true", "embed_scale=true", "window=3", "global_every=2",
+                        "attention_softcap=1.5", "logit_softcap=3", "query_scalar=12"}),
+          of("gemma3",
+             {"mlp=geglu", "post_norm=true", "embed_scale=true", "window=3", "global_every=3", "qk_norm=true",
+              "rope_base=100", "local_rope_base=10", "rope_scaling=linear", "rope_factor=4"})};
 }
 
 // Two sequences of tokens; a document starts in the middle of the first.

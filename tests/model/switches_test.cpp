@@ -73,11 +73,16 @@ class DoubleModel {
   }
 
   void bind_turns() {
-    std::vector<float> narrow(static_cast<std::size_t>(config_.context * config_.rope_dims));
-    fill_rotations(make_tensor(narrow.data(), config_.context, config_.rope_dims), config_.rope_base,
-                   static_cast<int>(config_.rope_direction));
-    turns_.assign(narrow.begin(), narrow.end());
-    program_.bind(graph_.turns, make_tensor(turns_.data(), config_.context, config_.rope_dims));
+    const auto bind = [&](Value value, bool local, Doubles& turns) {
+      if (!value) return;
+      std::vector<float> narrow(static_cast<std::size_t>(config_.context * config_.rope_dims));
+      fill_rotations(make_tensor(narrow.data(), config_.context, config_.rope_dims),
+                     rope_frequencies(config_, local), static_cast<int>(config_.rope_direction));
+      turns.assign(narrow.begin(), narrow.end());
+      program_.bind(value, make_tensor(turns.data(), config_.context, config_.rope_dims));
+    };
+    bind(graph_.turns, false, turns_);
+    bind(graph_.local_turns, true, local_turns_);
   }
 
   Context context_;
@@ -90,7 +95,7 @@ class DoubleModel {
 
  private:
   Rows rows_;
-  Doubles row_weight_, turns_;
+  Doubles row_weight_, turns_, local_turns_;
   GptGraph graph_;
   Program program_;
 };
@@ -105,10 +110,10 @@ std::pair<std::size_t, std::size_t> range_of(const Param& param) {
   return {static_cast<std::size_t>(param.offset), static_cast<std::size_t>(param.offset + param.count())};
 }
 
-class GolfSwitch : public testing::TestWithParam<Switch> {};
+class ModelSwitch : public testing::TestWithParam<Switch> {};
 
 // Central differences along a random direction in each tensor.
-TEST_P(GolfSwitch, GradientsMatchFiniteDifferences) {
+TEST_P(ModelSwitch, GradientsMatchFiniteDifferences) {
   constexpr double kStep = 1e-6;
   const ModelConfig config = GetParam().config();
   DoubleModel model(config, random_weights(config));
@@ -135,7 +140,7 @@ TEST_P(GolfSwitch, GradientsMatchFiniteDifferences) {
   }
 }
 
-TEST_P(GolfSwitch, CpuMatchesTheReference) {
+TEST_P(ModelSwitch, CpuMatchesTheReference) {
   const ModelConfig config = GetParam().config();
   const Context context;
   Model model = random_model(config, context);
@@ -153,7 +158,7 @@ TEST_P(GolfSwitch, CpuMatchesTheReference) {
   }
 }
 
-TEST_P(GolfSwitch, RecomputationIsBitIdentical) {
+TEST_P(ModelSwitch, RecomputationIsBitIdentical) {
   const ModelConfig config = GetParam().config();
   const Context context;
   Model model = random_model(config, context);
@@ -163,7 +168,9 @@ TEST_P(GolfSwitch, RecomputationIsBitIdentical) {
   EXPECT_EQ(kept, recomputed);
 }
 
-INSTANTIATE_TEST_SUITE_P(Model, GolfSwitch, testing::ValuesIn(golf_switches()),
+INSTANTIATE_TEST_SUITE_P(Model, ModelSwitch, testing::ValuesIn(golf_switches()),
+                         [](const auto& info) { return std::string(info.param.name); });
+INSTANTIATE_TEST_SUITE_P(Families, ModelSwitch, testing::ValuesIn(family_switches()),
                          [](const auto& info) { return std::string(info.param.name); });
 
 // Computes a block without attention, without the MLP, and without both. Returns by how much the

@@ -52,26 +52,35 @@ inline std::vector<OpCase> rope_cases() {
 struct HeadSize {
   std::int64_t N, H, K, D, document;  // about one row in `document` starts a document
   bool large = false;
+  std::int32_t window = 0;
+  float softcap = 0;
 
   std::string text() const {
-    return fmt::format("N={} H={} K={} D={} documents of {}", N, H, K, D, document);
+    return fmt::format("N={} H={} K={} D={} documents of {}{}{}", N, H, K, D, document,
+                       window > 0 ? fmt::format(" window={}", window) : "",
+                       softcap > 0 ? fmt::format(" softcap={}", softcap) : "");
   }
 };
 
 inline std::vector<OpCase> attention_cases() {
   Fill fill(&op::kAttention);
   std::vector<OpCase> cases;
-  for (const HeadSize& s : {HeadSize{1, 1, 1, 1, 9}, HeadSize{2, 2, 1, 3, 9}, HeadSize{5, 4, 2, 8, 3},
-                            HeadSize{16, 2, 2, 17, 5}, HeadSize{16, 3, 1, 4, 100}, HeadSize{37, 2, 1, 8, 8},
-                            HeadSize{9, 1, 1, 33, 100}, HeadSize{300, 4, 2, 16, 70, true},
-                            HeadSize{150, 3, 3, 17, 1000, true}, HeadSize{130, 4, 1, 64, 40, true}}) {
+  for (const HeadSize& s :
+       {HeadSize{1, 1, 1, 1, 9}, HeadSize{2, 2, 1, 3, 9}, HeadSize{5, 4, 2, 8, 3}, HeadSize{16, 2, 2, 17, 5},
+        HeadSize{16, 3, 1, 4, 100}, HeadSize{37, 2, 1, 8, 8}, HeadSize{9, 1, 1, 33, 100},
+        HeadSize{300, 4, 2, 16, 70, true}, HeadSize{150, 3, 3, 17, 1000, true},
+        HeadSize{130, 4, 1, 64, 40, true}, HeadSize{5, 2, 1, 4, 9, false, 1},
+        HeadSize{16, 2, 1, 16, 7, false, 3}, HeadSize{16, 2, 2, 8, 100, false, 0, 0.75f},
+        HeadSize{37, 4, 2, 16, 20, false, 9, 1.5f}, HeadSize{300, 4, 2, 16, 170, true, 64},
+        HeadSize{290, 2, 1, 32, 1000, true, 70}, HeadSize{1100, 1, 1, 8, 5000, true, 130, 2}}) {
     cases.push_back({s.text(),
                      {fill.rows(s.N, s.H * s.D), fill.rows(s.N, s.K * s.D), fill.rows(s.N, s.K * s.D),
                       column(fill.first_rows(s.N, s.document))},
                      AttentionAttributes{static_cast<std::int32_t>(s.H), static_cast<std::int32_t>(s.K),
-                                         static_cast<float>(1 / std::sqrt(static_cast<double>(s.D)))}});
+                                         static_cast<float>(1 / std::sqrt(static_cast<double>(s.D))),
+                                         s.softcap, s.window}});
     cases.back().large = s.large;
-    if (s.N == 1) cases.back().min_scale = 1;  // a softmax over one row: dq and dk are zero
+    if (s.N == 1 || s.window == 1) cases.back().min_scale = 1;  // a softmax over one row: dq and dk are zero
   }
   return cases;
 }
@@ -101,6 +110,8 @@ inline std::vector<OpCase> cached_attention_cases() {
     std::int32_t context;
     std::vector<Block> blocks;
     bool large = false;
+    std::int32_t window = 0;
+    float softcap = 0;
   };
   Fill fill(&op::kCachedAttention);
   std::vector<OpCase> cases;
@@ -108,7 +119,13 @@ inline std::vector<OpCase> cached_attention_cases() {
        {Size{1, 1, 1, 1, {{0, 0, 1}}}, Size{2, 1, 3, 4, {{0, 3, 1}, {2, 0, 1}}},
         Size{4, 2, 8, 9, {{1, 0, 5}, {0, 8, 1}, {2, 4, 1}}}, Size{3, 3, 17, 20, {{0, 7, 9}, {1, 19, 1}}},
         Size{6, 2, 33, 40, {{2, 0, 37}, {0, 30, 1}}}, Size{2, 1, 64, 70, {{0, 64, 2}, {3, 69, 1}}},
-        Size{4, 2, 16, 300, {{1, 0, 200}, {0, 299, 1}, {2, 130, 3}}, true}}) {
+        Size{4, 2, 16, 300, {{1, 0, 200}, {0, 299, 1}, {2, 130, 3}}, true},
+        Size{2, 1, 3, 12, {{0, 9, 2}, {2, 0, 5}}, false, 3}, Size{2, 2, 16, 12, {{0, 11, 1}}, false, 1},
+        Size{4, 2, 16, 30, {{1, 0, 20}, {3, 29, 1}}, false, 7, 1.25f},
+        Size{3, 1, 17, 30, {{1, 0, 20}, {3, 29, 1}}, false, 0, 0.75f},
+        Size{4, 2, 16, 300, {{1, 0, 200}, {0, 299, 1}, {2, 130, 3}}, true, 65},
+        Size{4, 1, 33, 300, {{1, 60, 100}, {0, 299, 1}, {2, 130, 3}}, true, 64, 2},
+        Size{8, 2, 64, 300, {{1, 60, 100}, {0, 299, 1}, {2, 130, 3}}, true, 100, 2}}) {
     constexpr std::int64_t kSlots = 4;
     Integers slot, position;
     for (const Block& block : s.blocks)
@@ -117,13 +134,14 @@ inline std::vector<OpCase> cached_attention_cases() {
         position.push_back(block.begin + row);
       }
     const auto N = static_cast<std::int64_t>(slot.size());
-    cases.push_back(
-        {fmt::format("N={} H={} K={} D={} context={}", N, s.H, s.K, s.D, s.context),
-         {fill.rows(N, s.H * s.D), fill.rows(N, s.K * s.D), fill.rows(N, s.K * s.D), column(slot),
-          column(position), fill.rows(kSlots * s.context, s.K * s.D),
-          fill.rows(kSlots * s.context, s.K * s.D)},
-         CachedAttentionAttributes{static_cast<std::int32_t>(s.H), static_cast<std::int32_t>(s.K), s.context,
-                                   static_cast<float>(1 / std::sqrt(static_cast<double>(s.D)))}});
+    cases.push_back({fmt::format("N={} H={} K={} D={} context={} window={} softcap={}", N, s.H, s.K, s.D,
+                                 s.context, s.window, s.softcap),
+                     {fill.rows(N, s.H * s.D), fill.rows(N, s.K * s.D), fill.rows(N, s.K * s.D), column(slot),
+                      column(position), fill.rows(kSlots * s.context, s.K * s.D),
+                      fill.rows(kSlots * s.context, s.K * s.D)},
+                     CachedAttentionAttributes{
+                         static_cast<std::int32_t>(s.H), static_cast<std::int32_t>(s.K), s.context,
+                         static_cast<float>(1 / std::sqrt(static_cast<double>(s.D))), s.softcap, s.window}});
     cases.back().inference = true;
     cases.back().large = s.large;
   }

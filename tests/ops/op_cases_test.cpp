@@ -124,14 +124,14 @@ std::vector<OpCase> linear_cases() {
 }
 
 std::vector<OpCase> activation_cases() {
-  constexpr std::array kKinds = {"relu", "relu2", "leaky_relu2", "gelu", "swiglu"};
+  constexpr std::array kKinds = {"relu", "relu2", "leaky_relu2", "gelu", "swiglu", "geglu"};
   Fill fill(&op::kActivation);
   std::vector<OpCase> cases;
   for (std::size_t kind = 0; kind < kKinds.size(); ++kind)
     for (const RowSize& s : kRowSizes) {
       const auto which = static_cast<ActivationKind>(kind);
       cases.push_back({fmt::format("{} {}", kKinds[kind], s.text()),
-                       {fill.rows(s.N, which == ActivationKind::swiglu ? 2 * s.C : s.C, 2)},
+                       {fill.rows(s.N, is_gated(which) ? 2 * s.C : s.C, 2)},
                        ActivationAttributes{which}});
       cases.back().large = s.large;
       if (s.C == 1) cases.back().min_scale = 1;  // a single value may be where 1 + tanh cancels

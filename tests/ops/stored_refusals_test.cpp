@@ -23,7 +23,7 @@ TEST(StoredMatrix, NeedsScalesOnlyForIntegers) {
   EXPECT_EQ(message(&op::kLinear, {x, i8, none, {4, 1}}),
             "[linear] expected scales [5, 1] or [5, 2], got f32 [4, 1]");
   EXPECT_EQ(message(&op::kLinear, {{3, 64, DType::bf16}, {5, 64}}),
-            "[linear] expected weight in bf16, or stored as bf16, f16 or i8, got f32");
+            "[linear] expected weight in bf16, or stored as bf16, f16, i8 or blocks, got f32");
   EXPECT_EQ(
       message(&op::kEmbedding, {i8, {3, 1, DType::i32}, none, row}, EmbeddingAttributes{true, DType::bf16}),
       "nothing was thrown");

@@ -110,14 +110,20 @@ HWY_INLINE void put_tile(const float* tile, std::int64_t tile_row, const Part& o
     for_lanes(out.cols, [&](auto at) HWY_ATTR { put(at, at.load(tile + r * tile_row), out.at(r), add); });
 }
 
+// cap tanh(x / cap); cap 0: x.
+HWY_INLINE V32 capped(V32 x, float cap) {
+  return cap > 0 ? hn::Mul(all(cap), tanh_lanes(hn::Mul(x, all(1 / cap)))) : x;
+}
+
 // One step of the online softmax of a row: scores of the next key tile become weights, and
 // `highest` and `sum` are updated. Returns the factor by which the result so far must be
 // multiplied.
-HWY_INLINE float online_softmax(float* score, std::int64_t count, float scale, float& highest, float& sum) {
+HWY_INLINE float online_softmax(float* score, std::int64_t count, const AttentionAttributes& of,
+                                float& highest, float& sum) {
   const float infinity = std::numeric_limits<float>::infinity();
   V32 top = all(-infinity);
   for_lanes(count, [&](auto at) HWY_ATTR {
-    const V32 scaled = hn::Mul(at.load(score), all(scale));
+    const V32 scaled = capped(hn::Mul(at.load(score), all(of.scale)), of.softcap);
     at.store(scaled, score);
     top = hn::Max(top, at.or_else(scaled, -infinity));
   });
@@ -132,6 +138,21 @@ HWY_INLINE float online_softmax(float* score, std::int64_t count, float scale, f
   sum = sum * keep + added;
   highest = now;
   return keep;
+}
+
+// The keys of a tile that a query attends to: [begin, end), counted from the start of the tile.
+struct Visible {
+  std::int64_t begin, end;
+
+  Visible(const Attention& op, std::int64_t query, std::int64_t tile, std::int64_t count)
+      : begin(op.at.window > 0 ? std::clamp<std::int64_t>(query - op.at.window + 1 - tile, 0, count) : 0),
+        end(std::clamp<std::int64_t>(query - tile + 1, 0, count)) {}
+};
+
+// The first tile of a document with a key that `query` attends to. Tiles are counted from the start
+// of the document.
+HWY_INLINE std::int64_t first_tile(const Attention& op, Document document, std::int64_t query) {
+  return document.begin + (op.first_key(query) - document.begin) / kTile * kTile;
 }
 
 // One block of queries, for all heads that share a kv head.
@@ -152,7 +173,7 @@ void attention_block(const Attention& op, std::int64_t kv_head, Document documen
   for (std::int64_t g = 0; g < G; ++g)
     copy_tile({op.q, block, (kv_head * G + g) * D, rows, D}, queries + g * kTile * wide, wide);
 
-  for (std::int64_t tile = document.begin; tile < block + rows; tile += kTile) {
+  for (std::int64_t tile = first_tile(op, document, block); tile < block + rows; tile += kTile) {
     const std::int64_t count = std::min(kTile, block + rows - tile);
     transpose_tile({op.k, tile, kv_head * D, count, D}, keys, kTile);
     copy_tile({op.v, tile, kv_head * D, count, D}, values, wide);
@@ -160,12 +181,13 @@ void attention_block(const Attention& op, std::int64_t kv_head, Document documen
       float* result = results + g * kTile * wide;
       tile_product(rows, count, D, {queries + g * kTile * wide, wide, 1}, keys, kTile, scores, kTile, false);
       for (std::int64_t r = 0; r < rows; ++r) {
-        const std::int64_t visible = std::clamp<std::int64_t>(block + r - tile + 1, 0, count);
+        const Visible visible(op, block + r, tile, count);
         float* score = scores + r * kTile;
-        std::fill(score + visible, score + count, 0.0f);
-        if (visible == 0) continue;
-        const float keep =
-            online_softmax(score, visible, op.at.scale, highest[g * kTile + r], sums[g * kTile + r]);
+        std::fill(score, score + visible.begin, 0.0f);
+        std::fill(score + visible.end, score + count, 0.0f);
+        if (visible.begin >= visible.end) continue;
+        const float keep = online_softmax(score + visible.begin, visible.end - visible.begin, op.at,
+                                          highest[g * kTile + r], sums[g * kTile + r]);
         for_lanes(D, [&](auto at) HWY_ATTR {
           at.store(hn::Mul(at.load(result + r * wide), all(keep)), result + r * wide);
         });
@@ -208,17 +230,27 @@ HWY_INLINE void scores_backward(const Attention& op, const BackwardTiles& t, std
                                 std::int64_t block, std::int64_t rows, std::int64_t tile,
                                 std::int64_t count) {
   for (std::int64_t r = 0; r < rows; ++r) {
-    const std::int64_t visible = std::clamp<std::int64_t>(block + r - tile + 1, 0, count);
+    const Visible visible(op, block + r, tile, count);
     float* weight = t.weights + r * kTile;
     float* ds = t.dscores + r * kTile;
     const V32 lse = all(op.lse.row<float>(block + r)[h]), scale = all(op.at.scale), delta = all(t.delta[r]);
-    for_lanes(visible, [&](auto at) HWY_ATTR {
-      const V32 p = exp_lanes(hn::Sub(hn::Mul(at.load(weight), scale), lse));
-      at.store(hn::Mul(hn::Mul(p, hn::Sub(at.load(ds), delta)), scale), ds);
-      at.store(p, weight);
+    const float cap = op.at.softcap;
+    const std::int64_t begin = visible.begin;
+    for_lanes(visible.end - begin, [&](auto at) HWY_ATTR {
+      const V32 score = capped(hn::Mul(at.load(weight + begin), scale), cap);
+      const V32 p = exp_lanes(hn::Sub(score, lse));
+      V32 slope = scale;
+      if (cap > 0) {
+        const V32 share = hn::Mul(score, all(1 / cap));
+        slope = hn::Mul(scale, hn::NegMulAdd(share, share, all(1)));
+      }
+      at.store(hn::Mul(hn::Mul(p, hn::Sub(at.load(ds + begin), delta)), slope), ds + begin);
+      at.store(p, weight + begin);
     });
-    std::fill(weight + visible, weight + count, 0.0f);
-    std::fill(ds + visible, ds + count, 0.0f);
+    for (float* row : {weight, ds}) {
+      std::fill(row, row + begin, 0.0f);
+      std::fill(row + visible.end, row + count, 0.0f);
+    }
   }
 }
 
@@ -252,7 +284,9 @@ HWY_INLINE void window_backward(const Attention& op, const BackwardTiles& t, std
     copy_tile({op.k, tile, kv_head * D, count, D}, t.keys, t.wide);
     std::fill_n(t.dk, kTile * t.wide, 0.0f);
     std::fill_n(t.dv, kTile * t.wide, 0.0f);
-    for (std::int64_t block = std::max(begin, tile); block < end; block += kTile)
+    // With a window, later queries attend to none of these keys.
+    const std::int64_t last = op.at.window > 0 ? std::min(end, tile + count - 1 + op.at.window) : end;
+    for (std::int64_t block = std::max(begin, tile); block < last; block += kTile)
       for (std::int64_t g = 0; g < G; ++g)
         block_backward(op, t, kv_head * G + g, block, std::min(kTile, end - block), tile, count,
                        t.dq + (block - begin) * pitch + g * t.wide);
@@ -360,14 +394,14 @@ std::int64_t attention_backward_bytes(std::int64_t rows, std::int64_t head_size,
 // The maximum of forward and backward, for the kernels that will run.
 std::int64_t attention_thread_bytes(const Shape& q, const AttentionAttributes& at) {
   const std::int64_t D = q.cols / at.heads, G = at.heads / at.kv_heads;
-  return attention_in_bf16_pairs(q.dtype, D)
+  return attention_in_bf16_pairs(q.dtype, D, at)
              ? std::max(attention_bf16_forward_bytes(D, G), attention_bf16_backward_bytes(q.rows, D))
              : std::max(attention_forward_bytes(D, G), attention_backward_bytes(q.rows, D, G));
 }
 
 void attention_forward(const Context&, const OpCall& call) {
   const Attention op(call);
-  const bool in_pairs = attention_in_bf16_pairs(op.q.dtype, op.head_size());
+  const bool in_pairs = attention_in_bf16_pairs(op.q.dtype, op.head_size(), op.at);
   struct Block {
     Document document;
     std::int64_t begin;
@@ -391,7 +425,7 @@ void attention_backward(const Context&, const OpCall& call) {
   const Attention op(call);
   const std::vector<Document> documents = documents_of(op);
   const ThreadScratch scratch(call.scratch, attention_thread_bytes(op.q.shape(), op.at), "attention");
-  const auto run = attention_in_bf16_pairs(op.q.dtype, op.head_size())
+  const auto run = attention_in_bf16_pairs(op.q.dtype, op.head_size(), op.at)
                        ? attention_bf16_backward_document
                        : HWY_DYNAMIC_DISPATCH(attention_backward_document);
   parallel_tasks(static_cast<std::int64_t>(documents.size()) * op.at.kv_heads, [&](std::int64_t task) {

@@ -47,8 +47,9 @@ inline std::int64_t window_rows(std::int64_t rows) {
 
 // attention_bf16.cpp
 
-inline bool attention_in_bf16_pairs(DType dtype, std::int64_t head_size) {
-  return dtype == DType::bf16 && head_size % 16 == 0 && multiplies_bf16_pairs();
+// Windows and softcaps run in the f32 tiles.
+inline bool attention_in_bf16_pairs(DType dtype, std::int64_t head_size, const AttentionAttributes& at) {
+  return dtype == DType::bf16 && head_size % 16 == 0 && at.is_plain() && multiplies_bf16_pairs();
 }
 
 // Queries processed together in forward: two tiles halve the work of preparing key tiles.

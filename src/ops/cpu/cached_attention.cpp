@@ -15,6 +15,16 @@ HWY_BEFORE_NAMESPACE();
 namespace thimble::cpu {
 namespace HWY_NAMESPACE {
 
+// cap tanh(x / cap); cap 0: x.
+HWY_INLINE V32 capped(V32 x, float cap) {
+  return cap > 0 ? hn::Mul(all(cap), tanh_lanes(hn::Mul(x, all(1 / cap)))) : x;
+}
+
+// The first of `keys` keys that the last one attends to.
+HWY_INLINE std::int64_t first_key(const CachedAttention& op, std::int64_t keys) {
+  return op.at.window > 0 ? std::max<std::int64_t>(0, keys - op.at.window) : 0;
+}
+
 // One query head over all keys of its slot, with an online softmax over blocks of keys that start
 // at position 0. The order of sums therefore depends only on the position. `y` is the f32
 // accumulator.
@@ -27,15 +37,17 @@ HWY_INLINE void attend(const CachedAttention& op, std::int64_t n, std::int64_t h
   const T* q = op.q.row<T>(n) + h * D;
   std::fill_n(y, D, 0.0f);
   float highest = -std::numeric_limits<float>::infinity(), sum = 0;
-  for (std::int64_t begin = 0; begin < keys; begin += kBlock) {
-    const std::int64_t count = std::min(kBlock, keys - begin);
+  const std::int64_t start = first_key(op, keys);
+  for (std::int64_t begin = start; begin < keys; begin = (begin / kBlock + 1) * kBlock) {
+    const std::int64_t count = std::min((begin / kBlock + 1) * kBlock, keys) - begin;
     float weight[kBlock];
     float now = highest;
     for (std::int64_t m = 0; m < count; ++m) {
       weight[m] = op.at.scale * dot(q, op.k_cache.row<T>(slot + begin + m) + column, D);
+      if (op.at.softcap > 0) weight[m] = hn::GetLane(capped(all(weight[m]), op.at.softcap));
       now = std::max(weight[m], now);
     }
-    const float keep = begin == 0 ? 0.0f : std::exp(highest - now);
+    const float keep = begin == start ? 0.0f : std::exp(highest - now);
     sum *= keep;
     for_lanes(D, [&](auto at) HWY_ATTR { at.store(hn::Mul(at.load(y), all(keep)), y); });
     sum += sum_lanes(count, [&](auto at) HWY_ATTR {
@@ -117,19 +129,21 @@ struct RunningHead {
   float highest = -std::numeric_limits<float>::infinity(), sum = 0;
   alignas(64) float weight[kKeys];
 
-  // weight[m] = scale q . k[m]; -infinity past the last key.
+  // weight[m] = scale q . k[m], capped; -infinity before the first key and past the last.
   template <class T, class Q>
-  HWY_INLINE void score(const Q& query, const T* k, std::int64_t pitch, std::int64_t count, float scale) {
+  HWY_INLINE void score(const Q& query, const T* k, std::int64_t pitch, std::int64_t hidden,
+                        std::int64_t count, const CachedAttentionAttributes& at) {
     for (std::int64_t first = 0; first < count; first += kLanes) {
       V32 products[kLanes];
 #pragma GCC unroll 16
       for (int i = 0; i < kLanes; ++i)
         products[i] = query.products(k + std::min(first + i, count - 1) * pitch);
-      const V32 scores = hn::Mul(sums_of_each(products), all(scale));
+      const V32 scores = capped(hn::Mul(sums_of_each(products), all(at.scale)), at.softcap);
       const auto left = static_cast<std::size_t>(std::min<std::int64_t>(kLanes, count - first));
       const V32 none = all(-std::numeric_limits<float>::infinity());
       hn::StoreU(hn::IfThenElse(hn::FirstN(F32(), left), scores, none), F32(), weight + first);
     }
+    std::fill_n(weight, hidden, -std::numeric_limits<float>::infinity());
   }
 
   HWY_INLINE void to_probabilities(std::int64_t count, bool first_block) {
@@ -152,13 +166,14 @@ struct RunningHead {
 
 // y += values weighted by their probabilities.
 template <class T, int V, int H>
-HWY_INLINE void add_values(RunningHead<V>* head, const T* values, std::int64_t pitch, std::int64_t count) {
+HWY_INLINE void add_values(RunningHead<V>* head, const T* values, std::int64_t pitch, std::int64_t hidden,
+                           std::int64_t count) {
   V32 y[H][V];
 #pragma GCC unroll 2
   for (int i = 0; i < H; ++i)
 #pragma GCC unroll 8
     for (int v = 0; v < V; ++v) y[i][v] = head[i].y[v];
-  for (std::int64_t m = 0; m < count; ++m) {
+  for (std::int64_t m = hidden; m < count; ++m) {
     const T* value = values + m * pitch;
 #pragma GCC unroll 8
     for (int v = 0; v < V; ++v) {
@@ -207,25 +222,33 @@ HWY_INLINE void some_lines(const CachedAttention& op, const QueryRun& run, std::
   for (std::int64_t line = first; line < last; ++line)
     for (V32& part : head(line)->y) part = hn::Zero(F32());
   const std::int64_t end = first_keys + run.count - 1;
-  for (std::int64_t begin = 0; begin < end; begin += kKeys, k += kKeys * k_pitch, values += kKeys * v_pitch) {
-    const auto visible_keys = [&](std::int64_t line) {
-      return std::min(kKeys, first_keys + line / group - begin);  // 0 or less: none
+  const std::int64_t start = first_key(op, first_keys + first / group) / kKeys * kKeys;
+  k += start * k_pitch, values += start * v_pitch;
+  for (std::int64_t begin = start; begin < end;
+       begin += kKeys, k += kKeys * k_pitch, values += kKeys * v_pitch) {
+    const auto hidden_keys = [&](std::int64_t line) {  // before the window
+      return std::max<std::int64_t>(0, first_key(op, first_keys + line / group) - begin);
+    };
+    const auto visible_keys = [&](std::int64_t line) {  // 0 or less: none
+      const std::int64_t count = std::min(kKeys, first_keys + line / group - begin);
+      return hidden_keys(line) < count ? count : 0;
     };
     fetch_block(k + kKeys * k_pitch, k_pitch, values, v_pitch, std::min(kKeys, end - begin), D);
     for (std::int64_t line = first; line < last; ++line) {
       if (visible_keys(line) <= 0) continue;
       const Query<V> query(op.q.row<T>(query_row(line)) + column(line));
-      head(line)->score(query, k, k_pitch, visible_keys(line), op.at.scale);
-      head(line)->to_probabilities(visible_keys(line), begin == 0);
+      head(line)->score(query, k, k_pitch, hidden_keys(line), visible_keys(line), op.at);
+      head(line)->to_probabilities(visible_keys(line), begin <= first_key(op, first_keys + line / group));
     }
     for (std::int64_t line = first; line < last;) {
       const std::int64_t count = visible_keys(line);
+      const std::int64_t hidden = hidden_keys(line);
       const bool several = line % group + kTogether <= group && line + kTogether <= last;
       if (count > 0) {
         if (several)
-          add_values<T, V, kTogether>(head(line), values, v_pitch, count);
+          add_values<T, V, kTogether>(head(line), values, v_pitch, hidden, count);
         else
-          add_values<T, V, 1>(head(line), values, v_pitch, count);
+          add_values<T, V, 1>(head(line), values, v_pitch, hidden, count);
       }
       line += several ? kTogether : 1;
     }

@@ -57,7 +57,7 @@ struct RunTiles {
 }  // namespace
 
 bool cached_attention_in_bf16_pairs(const CachedAttention& op) {
-  return op.q.dtype == DType::bf16 && op.head_size() % 16 == 0 && op.group() <= kLines &&
+  return op.q.dtype == DType::bf16 && op.head_size() % 16 == 0 && op.group() <= kLines && op.at.is_plain() &&
          multiplies_bf16_pairs();
 }
 

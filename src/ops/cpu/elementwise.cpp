@@ -73,19 +73,27 @@ HWY_INLINE void activate_backward(const Activation& op, std::int64_t begin, std:
     });
 }
 
-HWY_INLINE void swiglu(const Activation& op, std::int64_t begin, std::int64_t end) {
+struct Silu {
+  static HWY_INLINE V32 value(V32 x) { return hn::Mul(x, sigmoid_lanes(x)); }
+  static HWY_INLINE V32 slope(V32 x) {
+    const Sigmoid s = sigmoid_and_rest(x);
+    return hn::Mul(s.value, hn::MulAdd(x, s.rest, all(1)));
+  }
+};
+
+template <class Kind>
+HWY_INLINE void gated(const Activation& op, std::int64_t begin, std::int64_t end) {
   const std::int64_t F = op.y.cols;
   for (std::int64_t n = begin; n < end; ++n)
     with_rows({Row(op.x, n), Row(op.y, n)}, [&](auto gates, auto y) HWY_ATTR {
       const auto ups = gates + F;
-      for_lanes(F, [&](auto at) HWY_ATTR {
-        const V32 gate = at.load(gates);
-        at.store(hn::Mul(hn::Mul(gate, sigmoid_lanes(gate)), at.load(ups)), y);
-      });
+      for_lanes(F,
+                [&](auto at) HWY_ATTR { at.store(hn::Mul(Kind::value(at.load(gates)), at.load(ups)), y); });
     });
 }
 
-HWY_INLINE void swiglu_backward(const Activation& op, std::int64_t begin, std::int64_t end) {
+template <class Kind>
+HWY_INLINE void gated_backward(const Activation& op, std::int64_t begin, std::int64_t end) {
   const std::int64_t F = op.dy.cols;
   for (std::int64_t n = begin; n < end; ++n)
     with_rows({Row(op.x, n), Row(op.dy, n), Row(op.dx, n)}, [&](auto gates, auto dy, auto dgates) HWY_ATTR {
@@ -93,10 +101,8 @@ HWY_INLINE void swiglu_backward(const Activation& op, std::int64_t begin, std::i
       const auto dups = dgates + F;
       for_lanes(F, [&](auto at) HWY_ATTR {
         const V32 gate = at.load(gates), gradient = at.load(dy);
-        const Sigmoid s = sigmoid_and_rest(gate);
-        const V32 slope = hn::Mul(s.value, hn::MulAdd(gate, s.rest, all(1)));
-        put(at, hn::Mul(hn::Mul(gradient, at.load(ups)), slope), dgates, op.add_dx);
-        put(at, hn::Mul(gradient, hn::Mul(gate, s.value)), dups, op.add_dx);
+        put(at, hn::Mul(hn::Mul(gradient, at.load(ups)), Kind::slope(gate)), dgates, op.add_dx);
+        put(at, hn::Mul(gradient, Kind::value(gate)), dups, op.add_dx);
       });
     });
 }
@@ -112,7 +118,9 @@ void activation_rows(const Activation& op, std::int64_t begin, std::int64_t end)
     case ActivationKind::gelu:
       return activate<Gelu>(op, begin, end);
     case ActivationKind::swiglu:
-      return swiglu(op, begin, end);
+      return gated<Silu>(op, begin, end);
+    case ActivationKind::geglu:
+      return gated<Gelu>(op, begin, end);
   }
 }
 
@@ -127,7 +135,9 @@ void activation_backward_rows(const Activation& op, std::int64_t begin, std::int
     case ActivationKind::gelu:
       return activate_backward<Gelu>(op, begin, end);
     case ActivationKind::swiglu:
-      return swiglu_backward(op, begin, end);
+      return gated_backward<Silu>(op, begin, end);
+    case ActivationKind::geglu:
+      return gated_backward<Gelu>(op, begin, end);
   }
 }
 

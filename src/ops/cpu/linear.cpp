@@ -69,6 +69,7 @@ struct UnpackedMatrix {
 
 void unpack_row(const Tensor& w, const Tensor& scales, std::int64_t row, const Tensor& to,
                 std::int64_t to_row) {
+  if (w.dtype == DType::blocks) return unpack_block_row(w, row, to, to_row);
   HWY_DYNAMIC_DISPATCH(unpack_any_row)(w, scales, row, to, to_row);
 }
 
@@ -93,6 +94,10 @@ constexpr std::int64_t kTileOutputs = 16;  // outputs converted together
 constexpr std::int64_t kRowsWorthATile = 64;
 // With 8 lanes, one scale per 32 columns adds another third for every three rows.
 constexpr std::int64_t kRowsWorthATileOfBlocks = 12;
+// Unpacking a row of blocks costs as much as multiplying it by a few rows.
+constexpr std::int64_t kRowsWorthATileOfFile = 3;
+
+static_assert(kUnpackedRows <= kTileOutputs);
 
 struct RowsMath {
   LinearRowsKernel kernel;
@@ -102,10 +107,20 @@ struct RowsMath {
 
 RowsMath rows_math(const Linear& op) {
   const DType x = op.x.dtype, w = op.w.dtype;
+  if (w == DType::blocks) {
+    if (x == DType::bf16 && supports_linear_rows_bf16())
+      return {linear_rows_bf16, DType::bf16, kRowsWorthATileOfFile};
+    const LinearRowsKernel kernel = supports_linear_rows_avx512() ? linear_rows_avx512
+                                    : supports_linear_rows_avx2() ? linear_rows_avx2
+                                                                  : linear_rows_portable;
+    return {kernel, DType::f32, kRowsWorthATileOfFile};
+  }
   if (x == DType::bf16 && (w == DType::bf16 || w == DType::i8) && supports_linear_rows_bf16())
     return {linear_rows_bf16, DType::bf16};
   if (supports_linear_rows_avx512()) return {linear_rows_avx512, DType::f32};
   const bool blocks = op.scales && !one_scale_per_row(op.scales);
+  if (w == DType::i8 && x == DType::f32 && !blocks && supports_linear_rows_wasm())
+    return {linear_rows_wasm, DType::i8};
   if (supports_linear_rows_avx2())
     return {linear_rows_avx2, DType::f32, blocks ? kRowsWorthATileOfBlocks : kRowsWorthATile};
   return {linear_rows_portable, DType::f32};
@@ -122,7 +137,17 @@ LinearRows outputs_of(const Linear& op, std::int64_t begin, std::int64_t end) {
           .w = op.w.row_range(begin, count),
           .scales = op.scales ? op.scales.row_range(begin, count) : Tensor{},
           .bias = op.b ? op.b.columns(begin, count) : Tensor{},
-          .y = op.y.columns(begin, count)};
+          .y = op.y.columns(begin, count),
+          .first = begin};
+}
+
+// The same for w in blocks. Floats that the kernel can read are read in place; with bf16 products
+// that is bf16 only, because the kernel does not round.
+LinearRows outputs_of_blocks(const Linear& op, const RowsMath& math, std::int64_t begin, std::int64_t end) {
+  LinearRows rows = outputs_of(op, begin, end);
+  const Tensor plain = plain_rows(op.w, begin, end - begin);
+  if (plain && (math.multiplied == DType::f32 || plain.dtype == DType::bf16)) rows.w = plain;
+  return rows;
 }
 
 // Multiplies a tile of converted weights. Per-row scales are left to the kernel, which applies them
@@ -132,8 +157,9 @@ void multiply_tile(const LinearRows& rows, const RowsMath& math, std::byte* memo
   LinearRows part = rows;
   const bool scaled = rows.scales && !one_scale_per_row(rows.scales) && math.multiplied == DType::f32;
   part.w = {memory, rows.w.rows, rows.w.cols, rows.w.cols, math.multiplied, Device::cpu};
+  const std::int64_t first = rows.w.dtype == DType::blocks ? rows.first : 0;
   for (std::int64_t o = 0; o < rows.w.rows; ++o)
-    unpack_row(rows.w, scaled ? rows.scales : Tensor{}, o, part.w, o);
+    unpack_row(rows.w, scaled ? rows.scales : Tensor{}, first + o, part.w, o);
   if (scaled) part.scales = {};
   math.kernel(part);
 }
@@ -146,8 +172,20 @@ void fetch_rows(const Tensor& w, std::int64_t begin, std::int64_t end) {
     __builtin_prefetch(at);
 }
 
+void invariant_linear_of_blocks(const Linear& op, const RowsMath& math, const Tensor& scratch) {
+  const ThreadScratch memory(scratch, tile_bytes(op.w.cols, DType::f32), "linear");
+  const bool tiles = op.x.rows >= math.rows_worth_a_tile;
+  parallel_for(op.w.rows, tiles ? kTileOutputs : kOutputsPerTask, [&](std::int64_t begin, std::int64_t end) {
+    LinearRows rows = outputs_of_blocks(op, math, begin, end);
+    if (tiles && rows.w.dtype != math.multiplied) return multiply_tile(rows, math, memory.mine());
+    rows.unpacked = memory.mine();
+    math.kernel(rows);
+  });
+}
+
 void invariant_linear(const Linear& op, const Tensor& scratch) {
   const RowsMath math = rows_math(op);
+  if (op.w.dtype == DType::blocks) return invariant_linear_of_blocks(op, math, scratch);
   if (op.w.dtype == math.multiplied || op.x.rows < math.rows_worth_a_tile) {
     parallel_for(op.w.rows, kOutputsPerTask,
                  [&](std::int64_t begin, std::int64_t end) { math.kernel(outputs_of(op, begin, end)); });
@@ -185,9 +223,9 @@ void linear_backward(const Context& context, const OpCall& call) {
 std::int64_t linear_scratch_bytes(std::span<const Shape> in, const Attributes& attributes) {
   const Shape &x = in[0], &w = in[1];
   const bool invariant = attributes.as<LinearAttributes>().invariant;
-  const std::int64_t tile = invariant && w.dtype != DType::f32 && x.rows >= kRowsWorthATileOfBlocks
-                                ? ThreadScratch::bytes(tile_bytes(w.cols, DType::f32))
-                                : 0;
+  const bool tiles = w.dtype == DType::blocks || x.rows >= kRowsWorthATileOfBlocks;
+  const std::int64_t tile =
+      invariant && w.dtype != DType::f32 && tiles ? ThreadScratch::bytes(tile_bytes(w.cols, DType::f32)) : 0;
   return std::max(tile, row_sum_bytes(x.rows, w.rows));
 }
 

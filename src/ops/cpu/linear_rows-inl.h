@@ -46,7 +46,7 @@ struct Outputs {
   Outputs(const LinearRows& p, std::int64_t o) {
     for (std::int64_t j = 0; j < J; ++j) {
       const std::int64_t row = std::min(o + j, p.w.rows - 1);
-      w[j] = p.w.row<W>(row);
+      w[j] = weights_row<W>(p, row, j);
       scales[j] = p.scales ? p.scales.row<float>(row) : nullptr;
     }
   }
@@ -156,6 +156,7 @@ void all_rows(const LinearRows& p) {
   if (p.x.rows == 0) return;
   constexpr std::int64_t kInCache = 16;  // rows of w that stay in L1 while all rows of x use them
   constexpr std::int64_t kAhead = 4096;
+  const bool unpacks = p.w.dtype == DType::blocks;  // few rows of x; the unpacked rows are in cache
   const std::int64_t next_outputs =
       kInCache * p.w.stride * static_cast<std::int64_t>(sizeof(typename Math::W));
   const auto at_most = [&](std::int64_t n, std::int64_t most) {
@@ -165,7 +166,12 @@ void all_rows(const LinearRows& p) {
   for (std::int64_t first = 0; first < p.w.rows; first += kInCache) {
     const std::int64_t end = std::min(first + kInCache, p.w.rows);
     std::int64_t n = at_most(0, 8);
-    some_rows<Math, false, true>(p, 0, n, first, end, kAhead);
+    if (unpacks) {  // four outputs side by side, because a single sum waits for its last addition
+      n = at_most(0, 4);
+      some_rows<Math, true, false>(p, 0, n, first, end, 0);
+    } else {
+      some_rows<Math, false, true>(p, 0, n, first, end, kAhead);
+    }
     if (n == p.x.rows) continue;
     const std::int64_t second = at_most(n, 4);
     some_rows<Math, true, true>(p, n, second, first, end, next_outputs);

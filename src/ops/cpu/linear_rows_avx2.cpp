@@ -75,7 +75,7 @@ struct Operands {
     for (int r = 0; r < R; ++r) x[r] = p.x.row<X>(n + r);
     for (std::int64_t j = 0; j < kOutputs; ++j) {
       const std::int64_t row = std::min(o + j, p.w.rows - 1);
-      w[j] = p.w.row<W>(row);
+      w[j] = weights_row<W>(p, row, j);
       scales[j] = p.scales ? p.scales.row<float>(row) : nullptr;
     }
   }
@@ -158,12 +158,12 @@ void some_rows(const LinearRows& p, std::int64_t n, std::int64_t o, std::int64_t
 // detects four streams in parallel. Later rows of x find the weights in cache.
 template <bool blocks, class X, class W>
 void all_rows(const LinearRows& p) {
-  constexpr std::int64_t kInCache = 16;  // rows of w that stay in L1 or L2
-  constexpr std::int64_t kAhead = 6144;
+  constexpr std::int64_t kInCache = 16;                              // rows of w that stay in L1 or L2
+  const std::int64_t ahead = p.w.dtype == DType::blocks ? 0 : 6144;  // unpacked rows are in cache
   if (p.x.rows == 0) return;
   for (std::int64_t first = 0; first < p.w.rows; first += kInCache) {
     const std::int64_t end = std::min(first + kInCache, p.w.rows);
-    for (std::int64_t o = first; o < end; o += kOutputs) some_rows<blocks, true, X, W>(p, 0, o, kAhead);
+    for (std::int64_t o = first; o < end; o += kOutputs) some_rows<blocks, true, X, W>(p, 0, o, ahead);
     for (std::int64_t n = kRows; n < p.x.rows; n += kRows)
       for (std::int64_t o = first; o < end; o += kOutputs) some_rows<blocks, false, X, W>(p, n, o, 0);
   }
@@ -179,7 +179,7 @@ void multiply(const LinearRows& rows) {
     case DType::i8:
       return rows.scales && !one_scale_per_row(rows.scales) ? all_rows<true, X, std::int8_t>(rows)
                                                             : all_rows<false, X, std::int8_t>(rows);
-    default:
+    default:  // f32, or blocks, which are unpacked to f32
       return all_rows<false, X, float>(rows);
   }
 }

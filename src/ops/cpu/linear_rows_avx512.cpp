@@ -81,7 +81,7 @@ void multiply(const LinearRows& rows) {
     case DType::i8:
       return rows.scales && !one_scale_per_row(rows.scales) ? all_rows<Lanes<X, std::int8_t, true>>(rows)
                                                             : all_rows<Lanes<X, std::int8_t, false>>(rows);
-    default:
+    default:  // f32, or blocks, which are unpacked to f32
       return all_rows<Lanes<X, float, false>>(rows);
   }
 }

@@ -20,7 +20,8 @@ HWY_INLINE void put_one(float value, bf16* y) {
 // R rows of x against 4 rows of w: every weight is loaded once for R rows. The sum of an output
 // runs in the same order for any R, so a row's bits do not depend on other rows.
 template <class X, class W, int R>
-HWY_INLINE void few_rows_times_four(const LinearRows& p, std::int64_t n, std::int64_t o) {
+HWY_INLINE void few_rows_times_four(const LinearRows& p, const W* const (&rows)[4], std::int64_t n,
+                                    std::int64_t o) {
   const bool blocks = p.scales && !one_scale_per_row(p.scales);
   const auto output = [&](std::int64_t j) { return std::min(o + j, p.w.rows - 1); };
   V32 sum[R][4];
@@ -29,7 +30,7 @@ HWY_INLINE void few_rows_times_four(const LinearRows& p, std::int64_t n, std::in
   for_lanes(p.x.cols, [&](auto at) HWY_ATTR {
     V32 w[4];
     for (int j = 0; j < 4; ++j) {
-      w[j] = at.load(p.w.row<W>(output(j)));
+      w[j] = at.load(rows[j]);
       if (blocks) w[j] = hn::Mul(w[j], all(p.scales.row<float>(output(j))[at.i / kScaledColumns]));
     }
     for (int r = 0; r < R; ++r) {
@@ -49,9 +50,11 @@ HWY_INLINE void few_rows_times_four(const LinearRows& p, std::int64_t n, std::in
 template <class X, class W>
 HWY_INLINE void all_rows(const LinearRows& p) {
   for (std::int64_t o = 0; o < p.w.rows; o += 4) {
+    const W* rows[4];
+    for (std::int64_t j = 0; j < 4; ++j) rows[j] = weights_row<W>(p, std::min(o + j, p.w.rows - 1), j);
     std::int64_t n = 0;
-    for (; n + 4 <= p.x.rows; n += 4) few_rows_times_four<X, W, 4>(p, n, o);
-    for (; n < p.x.rows; ++n) few_rows_times_four<X, W, 1>(p, n, o);
+    for (; n + 4 <= p.x.rows; n += 4) few_rows_times_four<X, W, 4>(p, rows, n, o);
+    for (; n < p.x.rows; ++n) few_rows_times_four<X, W, 1>(p, rows, n, o);
   }
 }
 
@@ -64,7 +67,7 @@ HWY_INLINE void by_weights(const LinearRows& p) {
       return all_rows<X, f16>(p);
     case DType::i8:
       return all_rows<X, std::int8_t>(p);
-    default:
+    default:  // f32, or blocks, which are unpacked to f32
       return all_rows<X, float>(p);
   }
 }

@@ -349,6 +349,7 @@ void fill_delta(cudaStream_t stream, const Attention& op, float* delta) {
 
 void attention_forward(const Context& context, const OpCall& call) {
   const Attention op(call);
+  if (!op.at.is_plain()) refuse("[attention] expected no softcap and a window of 0", op.at.window);
   if (op.q.rows == 0) return;
   (on_hopper(context, op) ? wgmma_attention_forward
    : on_tensor_cores(op)  ? mma_attention_forward

@@ -328,6 +328,7 @@ void attend_fallback(const Context& context, const CachedAttention& op) {
 
 void cached_attention_forward(const Context& context, const OpCall& call) {
   const CachedAttention op(call);
+  if (!op.at.is_plain()) refuse("[cached_attention] expected no softcap and a window of 0", op.at.window);
   if (op.q.rows == 0) return;
   const cudaStream_t stream = stream_of(context);
   if (vectorized(op.k, {op.v, op.k_cache, op.v_cache}))

@@ -95,6 +95,7 @@ void activation_gradients(cudaStream_t stream, const Activation& op) {
 // length, which the check of y and dy covers.
 void activation_forward(const Context& context, const OpCall& call) {
   const Activation op(call);
+  if (op.kind == ActivationKind::geglu) refuse("[activation] expected another kind than geglu", 0);
   if (vectorized(op.x, {op.y}))
     activation<kVector>(stream_of(context), op);
   else
