@@ -21,8 +21,8 @@ inline std::int64_t unix_time() {
       .count();
 }
 
-// As changed.wait(lock, ready), which needs GLIBCXX_3.4.30: the one function of libstdc++ that would
-// exclude Ubuntu 22.04 and RHEL 9. Waiting with a limit needs no more than they have.
+// As changed.wait(lock, ready), which needs GLIBCXX_3.4.30: the one function of libstdc++ that
+// would exclude Ubuntu 22.04 and RHEL 9. Waiting with a limit needs no more than they have.
 template <class Ready>
 void wait_until_ready(std::condition_variable& changed, std::unique_lock<std::mutex>& lock,
                       const Ready& ready) {

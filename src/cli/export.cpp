@@ -293,15 +293,15 @@ Json licences_in(std::string_view text) {
 Json about(const BrowserModel& model, std::string_view runtime, std::size_t gzipped_bytes,
            std::string_view licences) {
   const ModelConfig& config = model.file.config.model;
-  Json card = Json::object()
-                  .set("architecture", model.file.architecture)
-                  .set("layers", config.layers)
-                  .set("width", config.dim)
-                  .set("heads", config.heads)
-                  .set("vocabulary", config.vocab_size)
-                  .set("tokenizer", name_of(open_tokenizer(model.file)->kind()));
+  Json model_card = Json::object()
+                        .set("architecture", model.file.architecture)
+                        .set("layers", config.layers)
+                        .set("width", config.dim)
+                        .set("heads", config.heads)
+                        .set("vocabulary", config.vocab_size)
+                        .set("tokenizer", name_of(open_tokenizer(model.file)->kind()));
   if (model.training)
-    card.set("training", parse_json(training_record(*model.training), "the training record"));
+    model_card.set("training", parse_json(training_record(*model.training), "the training record"));
   const bool measured = model.training && model.training->val_bpb;
   return Json::object()
       .set("name", model.name)
@@ -317,7 +317,7 @@ Json about(const BrowserModel& model, std::string_view runtime, std::size_t gzip
       .set("parts", Json::object()
                         .set("thimble-wasm", part_of(runtime, gzipped_bytes, true))
                         .set("thimble-model", part_of(model.bytes, model.bytes.size(), false)))
-      .set("card", card)
+      .set("model_card", model_card)
       .set("licences", licences_in(licences));
 }
 

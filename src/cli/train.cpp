@@ -34,6 +34,7 @@
 #include "train/checkpoint.h"
 #include "train/initial_weights.h"
 #include "train/optimizer_choice.h"
+#include "train/reporter.h"
 #include "train/run_cost.h"
 #include "train/run_folder.h"
 #include "train/run_plan.h"
@@ -42,32 +43,6 @@
 namespace thimble {
 
 namespace {
-
-// Passes each event to several observers.
-class Observers final : public TrainObserver {
- public:
-  void add(TrainObserver* observer) {
-    if (observer) list_.push_back(observer);
-  }
-  void primed(std::int64_t step, std::int64_t of) override {
-    for (TrainObserver* observer : list_) observer->primed(step, of);
-  }
-  void step(const StepReport& report) override {
-    for (TrainObserver* observer : list_) observer->step(report);
-  }
-  void validating(std::int64_t tokens_scored) override {
-    for (TrainObserver* observer : list_) observer->validating(tokens_scored);
-  }
-  void validation(const ValidationReport& report) override {
-    for (TrainObserver* observer : list_) observer->validation(report);
-  }
-  void saved(std::int64_t step) override {
-    for (TrainObserver* observer : list_) observer->saved(step);
-  }
-
- private:
-  std::vector<TrainObserver*> list_;
-};
 
 class TrainWatch {
  public:
@@ -350,8 +325,8 @@ void print_next(const TrainRequest& request, const TrainResult& result, Console&
                             measured, shell_word(run + ".thimble")));
 }
 
-// Trains to the end. If the machine turns out to be slower than most_seconds allows, the run goes on
-// with fewer steps, as with --resume --steps.
+// Trains to the end. If the machine turns out to be slower than most_seconds allows, the run goes
+// on with fewer steps, as with --resume --steps.
 TrainResult train_in_time(TrainRequest request, Console& console, const Interrupt& interrupt,
                           const SaveSignal& save_now) {
   const double started = seconds_now(), most = request.most_seconds;

@@ -23,9 +23,9 @@ namespace thimble {
 bool is_gguf(std::string_view first_bytes);                // needs the first 4 bytes
 bool is_gguf_folder(const std::filesystem::path& folder);  // contains model.gguf, as Ollama's export does
 
-// The file, or model.gguf in the folder, is mapped. With WeightsAs::stored (model_file.h), matrices of every type stay in its
-// blocks, and the result keeps the mapping. ModelFile::metadata has every value as JSON
-// (gguf_value_json).
+// The file, or model.gguf in the folder, is mapped. With WeightsAs::stored (model_file.h), matrices
+// of every type stay in its blocks, and the result keeps the mapping. ModelFile::metadata has every
+// value as JSON (gguf_value_json).
 ModelFile open_gguf(const std::filesystem::path& path, WeightsAs as = WeightsAs::floats,
                     const ProgressOutput& progress = {});
 ModelFile read_gguf(const GgufFile& file, WeightsAs as = WeightsAs::floats,

@@ -61,6 +61,32 @@ class TrainObserver {
   virtual void saved(std::int64_t /*step*/) {}  // a checkpoint of this step was written
 };
 
+// Passes each event to several observers.
+class Observers final : public TrainObserver {
+ public:
+  void add(TrainObserver* observer) {
+    if (observer) list_.push_back(observer);
+  }
+  void primed(std::int64_t step, std::int64_t of) override {
+    for (TrainObserver* observer : list_) observer->primed(step, of);
+  }
+  void step(const StepReport& report) override {
+    for (TrainObserver* observer : list_) observer->step(report);
+  }
+  void validating(std::int64_t tokens_scored) override {
+    for (TrainObserver* observer : list_) observer->validating(tokens_scored);
+  }
+  void validation(const ValidationReport& report) override {
+    for (TrainObserver* observer : list_) observer->validation(report);
+  }
+  void saved(std::int64_t step) override {
+    for (TrainObserver* observer : list_) observer->saved(step);
+  }
+
+ private:
+  std::vector<TrainObserver*> list_;
+};
+
 // Facts that the trainer passes to Reporter::finish().
 struct RunEnd {
   std::int64_t first_step = 0;  // of this call

@@ -82,7 +82,8 @@ void Gemm::run(const Operand& a, const Operand& b, const Tensor& c, bool add, co
   packed_gemm(a, b, c, add, bias, state_->workspace.at(0));
 }
 
-// ops/cpu/sums.cpp: Highway 1.0.3 has no f64 vectors for WebAssembly, and only training needs speed.
+// ops/cpu/sums.cpp: Highway 1.0.3 has no f64 vectors for WebAssembly, and only training needs
+// speed.
 
 double sum_of_squares(std::span<const float> values) {
   double sum = 0;

@@ -200,7 +200,8 @@ EMSCRIPTEN_KEEPALIVE int thimble_open(std::byte* data, std::size_t size) {
   });
 }
 
-// The parts of an artifact, for the threads that decode them: [{"offset", "bytes", "raw", "codec"}].
+// The parts of an artifact, for the threads that decode them:
+// [{"offset", "bytes", "raw", "codec"}].
 EMSCRIPTEN_KEEPALIVE int thimble_parts(const std::byte* data, std::size_t size) {
   return guarded([&] {
     Json list = Json::array();

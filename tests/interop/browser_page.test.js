@@ -267,7 +267,7 @@ test('nothing leaves the page or its worker: the policy forbids every connection
 const hostile = ['<img src=x onerror="window.hacked=1">', '</scr', 'ipt><script>window.hacked=1</script>', '<!--', '[a](javascript:window.hacked=1)',
   '\u202Eesrever\u2066', '\u0000\u0007', `${'long'.repeat(400)} `, '\ud83d\ude00'];
 
-test('hostile names, cards, licences and tokens are shown as text', needs_browser, () => on({ tokens: hostile }, {
+test('hostile names, facts, licences and tokens are shown as text', needs_browser, () => on({ tokens: hostile }, {
   viewport: { width: 360, height: 740 }, facts: { name: hostile.join(''), version: hostile.join('') },
 }, async (page) => {
   await ready(page);

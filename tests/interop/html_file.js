@@ -72,7 +72,7 @@ export function write_mock(path, answers = {}, { facts = {}, edit = (text) => te
     vocabulary: 1024, dtype: 'int6', chat: true, version: '0.1.0', ...facts,
   };
   const model = JSON.stringify({ tokens: ['The', ' green', ' bell', ' belongs', ' to', ' Kate', '.'], ...answers, info });
-  const about = { ...info, card: { data: 'built-in chats', training: { steps: 1400, tokens: 2867200 } },
+  const about = { ...info, model_card: { data: 'built-in chats', training: { steps: 1400, tokens: 2867200 } },
     licences: [{ name: 'thimble: Apache-2.0', text: 'Apache License\nVersion 2.0' }, { name: 'zstd: BSD', text: 'Copyright Meta' }],
     parts: { 'thimble-wasm': { bytes: 4 }, 'thimble-model': { bytes: Buffer.byteLength(model), digest: '0123456789abcdef' } } };
   const element = (id, type, text) => `<script type="${type}" id="${id}">${text}</script>\n`;

@@ -85,7 +85,8 @@ std::vector<double> feed(const OpCase& whole, std::int64_t together, const Condi
                      std::vector<double>(static_cast<std::size_t>(2 * N * width))};
   OpCase part;
   part.in.resize(7, empty);
-  part.attributes = CachedAttentionAttributes{at.heads, at.kv_heads, context, at.scale};
+  part.attributes =
+      CachedAttentionAttributes{at.heads, at.kv_heads, context, at.scale, at.softcap, at.window};
   part.inference = true;
   std::vector<double> y;
   for (std::int64_t begin = 0; begin < N; begin += together) {

@@ -18,9 +18,9 @@ bool supports_linear_rows_wasm() {
 namespace {
 
 // WebAssembly has no fused multiply-add, and converting 8-bit weights to f32 costs more than the
-// product. It has a product of pairs of i16 that adds to i32. A row of x is therefore split into two
-// i16 digits: x = step * (high + low / kLow). Splitting rounds like one f32 product, and the sums of
-// integers are exact.
+// product. It has a product of pairs of i16 that adds to i32. A row of x is therefore split into
+// two i16 digits: x = step * (high + low / kLow). Splitting rounds like one f32 product, and the
+// sums of integers are exact.
 constexpr float kHigh = 32767, kLow = 65534;
 constexpr std::int64_t kLanes = 16;           // weights loaded at once
 constexpr std::int64_t kExactColumns = 2048;  // sums of that many products fit in i32

@@ -258,7 +258,7 @@ function about_dialog() {
   const privacy = `This page contains the model and the program that runs it. ${stays_here} ` +
     "The file's Content-Security-Policy forbids requests to any address.";
   const dialog = make('dialog', { id: 'about', closedBy: 'any' }, make('div', { className: 'top' }, title, close),
-    make('p', { textContent: privacy }), make('dl', {}, ...rows(facts), ...rows(about.card)));
+    make('p', { textContent: privacy }), make('dl', {}, ...rows(facts), ...rows(about.model_card)));
   if (licences.length) dialog.append(make('h3', { textContent: 'Licences of what is inside' }), ...licences);
   dialog.setAttribute('aria-labelledby', 'about-title');
   return dialog;

@@ -367,7 +367,7 @@ export async function load({ wasm, model, onProgress, about = {} }) {
   const facts = JSON.parse(runtime.call("model", "thimble_open", at, bytes.length));
   progress("ready", 1);
   const training = facts.metadata["thimble.training"];
-  const card = training ? JSON.parse(training) : {};
+  const model_card = training ? JSON.parse(training) : {};
   delete facts.metadata;
-  return new Model(runtime, { name: "model", bits_per_byte: card.val_bpb ?? null, card, echo: true, ...facts, ...about });
+  return new Model(runtime, { name: "model", bits_per_byte: model_card.val_bpb ?? null, model_card, echo: true, ...facts, ...about });
 }

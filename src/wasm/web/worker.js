@@ -27,8 +27,9 @@ async function load_model({ about, texts }) {
     delete texts[id];  // frees the memory
   }
   const onProgress = (progress) => postMessage({ progress });
-  const { name, bits_per_byte, card } = about;
-  model = await load({ wasm: parts['thimble-wasm'], model: parts['thimble-model'], onProgress, about: { name, bits_per_byte, card } });
+  const { name, bits_per_byte, model_card } = about;
+  const facts = { name, bits_per_byte, model_card };
+  model = await load({ wasm: parts['thimble-wasm'], model: parts['thimble-model'], onProgress, about: facts });
   postMessage({ ready: model.info });
 }
 
