@@ -139,7 +139,8 @@ TEST(Import, QuantizesToAGguf) {
   const RunResult inspected = run_binary({.arguments = {"inspect", model, "--json"}});
   EXPECT_EQ(parse_json(inspected.out, "stdout").at("architecture").as_string(), "qwen2");
   std::vector<std::string> both = arguments;
-  both.push_back("--half");
+  both.back() = (folder / "other.gguf").string();
+  both.emplace_back("--half");
   EXPECT_EQ(run_binary({.arguments = both}).exit_code, 2);
 }
 
