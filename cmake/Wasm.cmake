@@ -54,7 +54,10 @@ function(thimble_wasm_runtime)
   thimble_wasm_licences("${shared}/licences.txt")
   include(ExternalProject)
   # acorn, which emcc needs, is where Debian installs Node's modules.
-  set(environment "${CMAKE_COMMAND}" -E env NODE_PATH=/usr/share/nodejs "EM_COMPILER_WRAPPER=${CCACHE}")
+  set(environment "${CMAKE_COMMAND}" -E env NODE_PATH=/usr/share/nodejs)
+  if(CCACHE)
+    list(APPEND environment "EM_COMPILER_WRAPPER=${CCACHE}")
+  endif()
   ExternalProject_Add(
     thimble_wasm
     SOURCE_DIR "${PROJECT_SOURCE_DIR}/src/wasm"
