@@ -11,6 +11,7 @@
 
 #include "base/error.h"
 #include "base/machine.h"
+#include "base/mapped_file.h"
 #include "ops/cpu/gemm.h"
 #include "ops/kernel_choice.h"
 #include "ops/sums.h"
@@ -55,6 +56,14 @@ std::string_view build_type() {
 std::string compiler() {
   return "clang " __clang_version__;
 }
+
+// base/mapped_file.cpp: a page has no files, so nothing is ever mapped.
+
+std::shared_ptr<const MappedFile> MappedFile::open(const std::filesystem::path& path) {
+  throw Error(fmt::format("cannot map {} in a browser", path.string()));
+}
+MappedFile::~MappedFile() = default;
+void MappedFile::check_intact() const {}
 
 // ops/kernel_choice.cpp and ops/cuda_plugin.cpp
 
