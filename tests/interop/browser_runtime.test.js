@@ -122,8 +122,8 @@ test('wrong requests and damaged files are errors with a code', { skip }, async 
 
 test('the runtime is small and asks only for functions that thimble.mjs has', { skip }, async () => {
   const bytes = await readFile(join(shared, 'thimble.wasm'));
-  assert.ok(bytes.length <= 2_250_000, `${bytes.length} bytes`);
-  const known = /^(thimble\.part|wasi_snapshot_preview1\.\w+|env\.(emscripten_notify_memory_growth|__call_sighandler|getentropy))$/;
+  assert.ok(bytes.length <= 1_500_000, `${bytes.length} bytes`);
+  const known = /^(thimble\.(part|normalize|compile|release|matches)|wasi_snapshot_preview1\.\w+|env\.(emscripten_notify_memory_growth|__call_sighandler|getentropy))$/;
   for (const { module, name } of WebAssembly.Module.imports(new WebAssembly.Module(bytes))) assert.match(`${module}.${name}`, known);
 });
 
