@@ -9,10 +9,9 @@ set(THIMBLE_WASM_SOURCES "${CMAKE_BINARY_DIR}/wasm-sources" CACHE PATH "Folder o
 # What the runtime contains: texts for licences.txt.
 set(THIMBLE_WASM_LICENCES
     "zstd>/usr/share/doc/libzstd-dev/copyright" "zlib>/usr/share/doc/zlib1g-dev/copyright"
-    "PCRE2>/usr/share/doc/libpcre2-dev/copyright" "utf8proc>/usr/share/doc/libutf8proc-dev/copyright"
-    "SentencePiece, with protobuf, Abseil and darts-clone>/usr/share/doc/libsentencepiece-dev/copyright"
+    "utf8proc>/usr/share/doc/libutf8proc-dev/copyright"
     "fmt>/usr/share/doc/libfmt-dev/copyright" "Highway>/usr/share/doc/libhwy-dev/copyright"
-    "JSON for Modern C++>/usr/share/doc/nlohmann-json3-dev/copyright" "toml++>/usr/share/doc/libtomlplusplus-dev/copyright"
+    "JSON for Modern C++>/usr/share/doc/nlohmann-json3-dev/copyright"
     "xxHash>/usr/share/doc/libxxhash-dev/copyright" "libc++ and LLVM>/usr/share/doc/libc++-16-dev/copyright"
     "musl>/usr/share/emscripten/system/lib/libc/musl/COPYRIGHT")
 

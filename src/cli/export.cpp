@@ -131,6 +131,22 @@ fs::path shared_file(std::string_view name) {
 
 constexpr std::uint64_t kMostRuntimeBytes = 64 << 20;
 
+// A runtime of other sources may call functions that this program's thimble.mjs does not have, or
+// not understand the artifact.
+std::string matching_runtime() {
+  const fs::path file = shared_file(kRuntime);
+  std::string bytes = read_file(file, kMostRuntimeBytes);
+  std::string_view sources = browser_file("runtime_sources.h");  // "thimble.sources=DIGEST" in quotes
+  sources = sources.substr(1, sources.rfind('"') - 1);
+  if (bytes.find(sources) != bytes.npos) return bytes;
+  const fs::path build = file.parent_path().parent_path().parent_path();
+  std::error_code ignored;
+  const bool built = fs::is_regular_file(build / "CMakeCache.txt", ignored);
+  fail(Hint{built ? fmt::format("build it again: cmake --build {} --target thimble_wasm", build.string())
+                  : std::string("install the program and share/thimble/thimble.wasm from the same build")},
+       "{} was built from other sources than this program", file.string());
+}
+
 // What an exact artifact of a model with float weights stores: f16 where that is exact, else f32,
 // whose zero bytes compress where bf16 is exact.
 std::vector<PackedTensor> exact_tensors(const ModelFile& model, const ParamTable& table) {
@@ -376,7 +392,7 @@ int run_browser_export(const Arguments& arguments, Console& console, FileOps& op
                        Hint{"--bits N packs the weights"});
   const bool html = arguments.text("format") == "html";
   const Output output = output_from(arguments, ops, html ? Writes::file : Writes::folder);
-  const std::string runtime = read_file(shared_file(kRuntime), kMostRuntimeBytes),
+  const std::string runtime = matching_runtime(),
                     licences = read_file(shared_file(kLicences), kMostRuntimeBytes);
   const BrowserModel model = browser_model(arguments, console, interrupt);
   check_memory(model);

@@ -1,5 +1,4 @@
 #include <fmt/format.h>
-#include <utf8proc.h>
 
 #include <algorithm>
 #include <array>
@@ -44,10 +43,8 @@ std::string map_case(std::string_view text, bool upper) {
       out.append(at, c.bytes);
     else if (upper && c.code == U'ß')
       out += "SS";
-    else if (const auto code = static_cast<utf8proc_int32_t>(c.code); upper)
-      append_utf8(out, static_cast<char32_t>(utf8proc_toupper(code)));
     else
-      append_utf8(out, static_cast<char32_t>(utf8proc_tolower(code)));
+      append_utf8(out, upper ? upper_case(c.code) : lower_case(c.code));
     at += c.bytes;
   }
   return out;

@@ -1,7 +1,5 @@
 #include "tokenizer/normalize.h"
 
-#include <utf8proc.h>
-
 #include <algorithm>
 
 #include "base/error.h"
@@ -12,36 +10,9 @@ namespace thimble {
 
 namespace {
 
-utf8proc_option_t options_of(UnicodeForm form) {
-  int options = UTF8PROC_STABLE;
-  options |= form == UnicodeForm::nfc || form == UnicodeForm::nfkc ? UTF8PROC_COMPOSE : UTF8PROC_DECOMPOSE;
-  if (form == UnicodeForm::nfkc || form == UnicodeForm::nfkd) options |= UTF8PROC_COMPAT;
-  return static_cast<utf8proc_option_t>(options);
-}
-
-// `text` must be valid UTF-8.
-void append_normalized(std::string_view text, utf8proc_option_t options, std::string& out) {
-  std::vector<utf8proc_int32_t> codes(text.size() * 4 + 16);
-  auto decompose = [&] {
-    return utf8proc_decompose(reinterpret_cast<const utf8proc_uint8_t*>(text.data()),
-                              static_cast<utf8proc_ssize_t>(text.size()), codes.data(),
-                              static_cast<utf8proc_ssize_t>(codes.size()), options);
-  };
-  utf8proc_ssize_t count = decompose();
-  if (count > static_cast<utf8proc_ssize_t>(codes.size())) {
-    codes.resize(static_cast<std::size_t>(count));
-    count = decompose();
-  }
-  if (count >= 0) count = utf8proc_normalize_utf32(codes.data(), count, options);
-  check(count >= 0, "normalizing {} bytes failed: {}", text.size(), utf8proc_errmsg(count));
-  for (utf8proc_ssize_t i = 0; i < count; ++i)
-    append_utf8(out, static_cast<char32_t>(codes[static_cast<std::size_t>(i)]));
-}
-
 // ASCII characters never combine with the character before them. Only runs of non-ASCII text are
 // normalized, each with the preceding ASCII character, because marks may combine with it.
 void append_form(std::string_view text, UnicodeForm form, std::string& out) {
-  const utf8proc_option_t options = options_of(form);
   const char* const end = text.data() + text.size();
   const char* done = text.data();
   auto copy_until = [&](const char* until) {
@@ -59,7 +30,7 @@ void append_form(std::string_view text, UnicodeForm form, std::string& out) {
     }
     if (!inert && p > start) {
       copy_until(start);
-      append_normalized({start, static_cast<std::size_t>(p - start)}, options, out);
+      append_normalized({start, static_cast<std::size_t>(p - start)}, form, out);
       done = p;
     }
     while (p < end && !decode_utf8(p, end).valid) ++p;  // copied unchanged
@@ -76,7 +47,7 @@ void append_lowercase(std::string_view text, std::string& out) {
     else if (c.code == 0x130)
       out += "i\xCC\x87";  // the only letter whose lower case has two characters
     else
-      append_utf8(out, static_cast<char32_t>(utf8proc_tolower(static_cast<utf8proc_int32_t>(c.code))));
+      append_utf8(out, lower_case(c.code));
     p += c.bytes;
   }
 }

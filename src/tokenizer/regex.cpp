@@ -4,9 +4,9 @@
 #include <pcre2.h>
 
 #include <array>
+#include <string>
 
 #include "base/error.h"
-#include "base/utf8.h"
 
 namespace thimble {
 
@@ -69,9 +69,6 @@ using JitStack = std::unique_ptr<pcre2_jit_stack, Release<pcre2_jit_stack_free>>
 struct Regex::Code {
   std::string pattern;
   std::unique_ptr<pcre2_code, Release<pcre2_code_free>> compiled;
-
-  void match_valid(std::string_view text, std::size_t offset,
-                   const std::function<void(std::size_t, std::size_t)>& use) const;
 };
 
 Regex::Regex(std::string_view pattern) : code_(std::make_unique<Code>()) {
@@ -90,9 +87,8 @@ Regex::~Regex() = default;
 Regex::Regex(Regex&&) noexcept = default;
 Regex& Regex::operator=(Regex&&) noexcept = default;
 
-void Regex::Code::match_valid(std::string_view text, std::size_t offset,
-                              const std::function<void(std::size_t, std::size_t)>& use) const {
-  const MatchData data(pcre2_match_data_create_from_pattern(compiled.get(), nullptr));
+void Regex::for_each_valid_match(std::string_view text, std::size_t offset, const Use& use) const {
+  const MatchData data(pcre2_match_data_create_from_pattern(code_->compiled.get(), nullptr));
   const MatchContext context(pcre2_match_context_create(nullptr));
   const JitStack stack(pcre2_jit_stack_create(32 << 10, kJitStackBytes, nullptr));
   pcre2_jit_stack_assign(context.get(), nullptr, stack.get());
@@ -100,14 +96,14 @@ void Regex::Code::match_valid(std::string_view text, std::size_t offset,
   std::size_t at = 0;
   while (at <= text.size()) {
     auto match = [&](std::uint32_t options) {
-      return pcre2_match(compiled.get(), reinterpret_cast<PCRE2_SPTR>(text.data()), text.size(), at,
+      return pcre2_match(code_->compiled.get(), reinterpret_cast<PCRE2_SPTR>(text.data()), text.size(), at,
                          options | PCRE2_NO_UTF_CHECK, data.get(), context.get());
     };
     int result = match(0);
     if (result == PCRE2_ERROR_JIT_STACKLIMIT) result = match(PCRE2_NO_JIT);
     if (result == PCRE2_ERROR_NOMATCH) return;
     check(result > 0, "the regular expression \"{}\" failed on a text of {} bytes: {}",
-          shortened_pattern(pattern), text.size(), message_of(result));
+          shortened_pattern(code_->pattern), text.size(), message_of(result));
     const PCRE2_SIZE* bounds = pcre2_get_ovector_pointer(data.get());
     const std::size_t begin = bounds[0], end = bounds[1];
     use(offset + begin, offset + end);
@@ -118,36 +114,6 @@ void Regex::Code::match_valid(std::string_view text, std::size_t offset,
     else
       at = end + decode_utf8(text.data() + end, text.data() + text.size()).bytes;
   }
-}
-
-void Regex::for_each_match(std::string_view text,
-                           const std::function<void(std::size_t, std::size_t)>& use) const {
-  const char* const end = text.data() + text.size();
-  const char* start = text.data();
-  auto flush = [&](const char* until) {
-    if (until > start)
-      code_->match_valid({start, static_cast<std::size_t>(until - start)},
-                         static_cast<std::size_t>(start - text.data()), use);
-  };
-  for (const char* p = start; p < end;) {
-    const Utf8Char c = decode_utf8(p, end);
-    if (!c.valid) {
-      flush(p);
-      start = p + c.bytes;
-    }
-    p += c.bytes;
-  }
-  flush(end);
-}
-
-std::string Regex::escape(std::string_view literal) {
-  std::string out;
-  for (const char c : literal) {
-    if (c > 0 && !((c >= '0' && c <= '9') || (c >= 'A' && c <= 'Z') || (c >= 'a' && c <= 'z')) && c != '_')
-      out += '\\';
-    out += c;
-  }
-  return out;
 }
 
 }  // namespace thimble

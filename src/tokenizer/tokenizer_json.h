@@ -17,6 +17,7 @@
 
 #include "base/json.h"
 #include "tokenizer/tokenizer.h"
+#include "tokenizer/unicode.h"
 
 namespace thimble {
 
@@ -36,7 +37,6 @@ struct TextPattern {
   bool regex = false;
 };
 
-enum class UnicodeForm { nfc, nfd, nfkc, nfkd };
 struct Lowercase {};
 struct Prepend {
   std::string text;

@@ -1,7 +1,6 @@
 #include "tokenizer/unicode.h"
 
 #include <fmt/core.h>
-#include <utf8proc.h>
 
 #include <algorithm>
 #include <cstring>
@@ -17,57 +16,6 @@ namespace {
 constexpr char32_t kCodePoints = 0x110000;
 constexpr std::size_t kPageSize = 256;
 
-bool is_white_space(char32_t code) {
-  return (code >= 0x09 && code <= 0x0D) || code == 0x20 || code == 0x85 || code == 0xA0 || code == 0x1680 ||
-         (code >= 0x2000 && code <= 0x200A) || code == 0x2028 || code == 0x2029 || code == 0x202F ||
-         code == 0x205F || code == 0x3000;
-}
-
-CharClass class_from_category(utf8proc_category_t category) {
-  switch (category) {
-    case UTF8PROC_CATEGORY_LU:
-    case UTF8PROC_CATEGORY_LT:
-      return kUpper;
-    case UTF8PROC_CATEGORY_LL:
-      return kLower;
-    case UTF8PROC_CATEGORY_LM:
-    case UTF8PROC_CATEGORY_LO:
-      return kCaseless;
-    case UTF8PROC_CATEGORY_MN:
-    case UTF8PROC_CATEGORY_MC:
-    case UTF8PROC_CATEGORY_ME:
-      return kMark;
-    case UTF8PROC_CATEGORY_ND:
-    case UTF8PROC_CATEGORY_NL:
-    case UTF8PROC_CATEGORY_NO:
-      return kNumber;
-    default:
-      return kOther;
-  }
-}
-
-CharClass look_up_class(char32_t code) {
-  if (code == '\r' || code == '\n') return kNewline;
-  if (is_white_space(code)) return kBlank;
-  return class_from_category(utf8proc_category(static_cast<utf8proc_int32_t>(code)));
-}
-
-// Hangul letters are combined into syllables by rule, not by table.
-bool is_hangul_letter(char32_t code) {
-  return (code >= 0x1100 && code <= 0x11FF) || (code >= 0xA960 && code <= 0xA97F) ||
-         (code >= 0xD7B0 && code <= 0xD7FF);
-}
-
-// A character that combines with the one before it is a mark or Hangul. Any other character without
-// a canonical decomposition is unchanged by NFC.
-bool look_up_inert(char32_t code) {
-  if (code < 0x300) return true;
-  const utf8proc_property_t* property = utf8proc_get_property(static_cast<utf8proc_int32_t>(code));
-  const bool decomposes = property->decomp_seqindex != UINT16_MAX && property->decomp_type == 0;
-  return !decomposes && property->combining_class == 0 && look_up_class(code) != kMark &&
-         !is_hangul_letter(code);
-}
-
 // A two-level table, because most of the 4352 pages are identical. Building it takes a few
 // milliseconds, so that happens on first use.
 class CharTable {
@@ -75,10 +23,7 @@ class CharTable {
   CharTable() {
     std::vector<std::uint16_t> entries(kPageSize);
     for (std::size_t page = 0; page < pages_.size(); ++page) {
-      for (std::size_t i = 0; i < kPageSize; ++i) {
-        const auto code = static_cast<char32_t>(page * kPageSize + i);
-        entries[i] = static_cast<std::uint16_t>(look_up_class(code) | (look_up_inert(code) ? kInert : 0));
-      }
+      read_char_properties(static_cast<char32_t>(page * kPageSize), entries);
       pages_[page] = place_of(entries);
     }
   }
@@ -86,8 +31,6 @@ class CharTable {
   std::uint16_t operator[](char32_t code) const {
     return entries_[pages_[code / kPageSize] * kPageSize + code % kPageSize];
   }
-
-  static constexpr std::uint16_t kInert = 256;
 
  private:
   std::uint16_t place_of(const std::vector<std::uint16_t>& page) {
@@ -114,14 +57,11 @@ CharClass class_of(char32_t code) {
 }
 
 bool is_word_character(char32_t code) {
-  if (class_of(code) & (kLetters | kMark)) return true;
-  const utf8proc_category_t category = utf8proc_category(static_cast<utf8proc_int32_t>(code));
-  return category == UTF8PROC_CATEGORY_ND || category == UTF8PROC_CATEGORY_NL ||
-         category == UTF8PROC_CATEGORY_PC;
+  return char_table()[code] & kWord;
 }
 
 bool is_inert_under_nfc(char32_t code) {
-  return char_table()[code] & CharTable::kInert;
+  return char_table()[code] & kInert;
 }
 
 namespace {

@@ -9,6 +9,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -39,6 +40,25 @@ bool is_word_character(char32_t code);
 
 // Whether NFC can neither change this character nor combine it with an adjacent one.
 bool is_inert_under_nfc(char32_t code);
+
+// The functions below come from utf8proc (unicode_tables.cpp). The browser's runtime has its own
+// (src/wasm/browser.cpp), because utf8proc's tables would be a sixth of it.
+
+// Properties of a character: its CharClass and these bits.
+inline constexpr std::uint16_t kInert = 256;  // is_inert_under_nfc()
+inline constexpr std::uint16_t kWord = 512;   // is_word_character()
+
+// Properties of the characters from `first` on.
+void read_char_properties(char32_t first, std::span<std::uint16_t> properties);
+
+// The character that Unicode's simple mapping assigns; the character itself if there is none.
+char32_t lower_case(char32_t code);
+char32_t upper_case(char32_t code);
+
+enum class UnicodeForm { nfc, nfd, nfkc, nfkd };
+
+// Appends `text`, which must be valid UTF-8, in this form.
+void append_normalized(std::string_view text, UnicodeForm form, std::string& out);
 
 namespace detail {
 

@@ -1,17 +1,20 @@
 // The parts of the engine that the browser does without, in the smallest form that links: the
 // processor has one level, matrix products use our own kernels, and there is no GPU.
 #include <fmt/format.h>
-#include <sentencepiece_trainer.h>
 
+#include <algorithm>
 #include <charconv>
 #include <memory>
 #include <span>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 #include "base/error.h"
 #include "base/machine.h"
 #include "base/mapped_file.h"
+#include "base/text.h"
+#include "config/toml.h"
 #include "ops/cpu/gemm.h"
 #include "ops/kernel_choice.h"
 #include "ops/sums.h"
@@ -55,6 +58,33 @@ std::string_view build_type() {
 }
 std::string compiler() {
   return "clang " __clang_version__;
+}
+
+// config/toml_read.cpp: only the text that to_toml() writes.
+
+std::vector<Setting> parse_settings(std::string_view toml, std::string_view name) {
+  std::vector<Setting> settings;
+  for (std::uint32_t line = 1; !toml.empty(); ++line) {
+    const std::size_t end = std::min(toml.find('\n'), toml.size());
+    const std::string_view text = trim(toml.substr(0, end));
+    toml.remove_prefix(std::min(end + 1, toml.size()));
+    if (text.empty() || text.starts_with('#')) continue;
+    const std::size_t equals = std::min(text.find('='), text.size() - 1);
+    const std::string_view value = trim(text.substr(equals + 1));
+    Setting& setting = settings.emplace_back(Setting{std::string(trim(text.substr(0, equals))), {}, line});
+    if (value == "true" || value == "false")
+      setting.value = value == "true";
+    else if (const auto whole = parse_number<std::int64_t>(value))
+      setting.value = *whole;
+    else if (const auto real = parse_number<double>(value))
+      setting.value = *real;
+    else if (value.size() >= 2 && value.starts_with('"') &&
+             value.find_first_of("\"\\", 1) == value.size() - 1)
+      setting.value = std::string(value.substr(1, value.size() - 2));
+    else
+      fail("{}:{}: expected a number, true, false or \"text\" as {}", name, line, setting.key.substr(0, 80));
+  }
+  return settings;
 }
 
 // base/mapped_file.cpp: a page has no files, so nothing is ever mapped.
@@ -116,15 +146,3 @@ std::to_chars_result std::to_chars(char* begin, char* end, double value) {
   if (static_cast<std::ptrdiff_t>(size) > end - begin) return {end, std::errc::value_too_large};
   return {at, std::errc{}};
 }
-
-// The library's own normalizer tables (tokenizer/sentencepiece.cpp) are a third of a megabyte. An
-// exported model contains the table that it needs.
-namespace sentencepiece {
-
-util::Status SentencePieceTrainer::Train(const std::unordered_map<std::string, std::string>&,
-                                         SentenceIterator*, std::string*) {
-  return util::Status(util::StatusCode::kUnimplemented,
-                      "this runtime reads only models written by `thimble export`");
-}
-
-}  // namespace sentencepiece

@@ -65,7 +65,14 @@ struct Opened {
 };
 
 std::unique_ptr<Opened> opened;
-std::string text;  // the result of the last call
+std::string text;                // the result of the last call
+std::vector<std::byte> decoded;  // the result of thimble_decode()
+
+// "thimble.sources=" and a digest (cmake/RuntimeSources.cmake), which `thimble export` searches in
+// the file.
+constexpr char kSources[] =
+#include "runtime_sources.h"
+    ;
 
 Opened& model() {
   check(opened != nullptr, "no model is open");
@@ -192,6 +199,9 @@ EMSCRIPTEN_KEEPALIVE int thimble_open(std::byte* data, std::size_t size) {
       if (thimble_part(static_cast<int>(index), content.data()) == 0) content = part.content();
       return content;
     };
+EMSCRIPTEN_KEEPALIVE const char* thimble_sources() {
+  return kSources;
+}
     std::optional<Bytes> bytes(std::in_place, data, size);
     ModelFile file = read_artifact(bytes->span(), "the model", WeightsAs::stored, {}, reader).model;
     bytes.reset();  // the weights do not refer to the file

@@ -1,7 +1,8 @@
 // Runs models in the browser's runtime, in Node, and compares them with the native program.
 import assert from 'node:assert/strict';
-import { existsSync, readdirSync } from 'node:fs';
-import { readFile, writeFile } from 'node:fs/promises';
+import { spawnSync } from 'node:child_process';
+import { existsSync, mkdirSync, readdirSync, writeFileSync } from 'node:fs';
+import { copyFile, readFile, writeFile } from 'node:fs/promises';
 import { dirname, join } from 'node:path';
 import { after, before, test } from 'node:test';
 import { pathToFileURL } from 'node:url';
@@ -11,7 +12,7 @@ import { binary, thimble } from './thimble.js';
 const shared = join(dirname(binary), '../share/thimble');
 const skip = existsSync(join(shared, 'thimble.wasm')) ? false : 'the runtime is not built (./test --wasm)';
 const folder = temporary_folder();
-const at = (name) => join(folder, name);
+const at = (...names) => join(folder, ...names);
 
 const succeed = (...words) => {
   const { exit_code, stdout, stderr } = thimble(...words);
@@ -122,8 +123,8 @@ test('wrong requests and damaged files are errors with a code', { skip }, async 
 
 test('the runtime is small and asks only for functions that thimble.mjs has', { skip }, async () => {
   const bytes = await readFile(join(shared, 'thimble.wasm'));
-  assert.ok(bytes.length <= 2_250_000, `${bytes.length} bytes`);
-  const known = /^(thimble\.part|wasi_snapshot_preview1\.\w+|env\.(emscripten_notify_memory_growth|__call_sighandler|getentropy))$/;
+  assert.ok(bytes.length <= 1_500_000, `${bytes.length} bytes`);
+  const known = /^(thimble\.(part|normalize|compile|release|matches)|wasi_snapshot_preview1\.\w+|env\.(emscripten_notify_memory_growth|__call_sighandler|getentropy))$/;
   for (const { module, name } of WebAssembly.Module.imports(new WebAssembly.Module(bytes))) assert.match(`${module}.${name}`, known);
 });
 
@@ -138,3 +139,27 @@ test('export reports what is missing, and leaves nothing behind', { skip }, asyn
   }
   assert.ok(!readdirSync(folder).some((name) => name.startsWith('x.html')));
 });
+test('export refuses a runtime that was built from other sources', { skip }, async () => {
+  mkdirSync(at('other', 'bin'), { recursive: true });
+  mkdirSync(at('other', 'share', 'thimble'), { recursive: true });
+  await copyFile(binary, at('other', 'bin', 'thimble'));
+  await copyFile(join(shared, 'licences.txt'), at('other', 'share', 'thimble', 'licences.txt'));
+  const run = (runtime, folder_of_build) => {
+    writeFileSync(at('other', 'share', 'thimble', 'thimble.wasm'), runtime);
+    if (folder_of_build) writeFileSync(at('other', 'CMakeCache.txt'), '');
+    return spawnSync(at('other', 'bin', 'thimble'), ['export', at('chat.thimble'), '--format', 'html', '-o', at('other.html'), '-q', '--force'], { encoding: 'utf8' });
+  };
+  const bytes = await readFile(join(shared, 'thimble.wasm')), mark = bytes.indexOf('thimble.sources=');
+  assert.ok(mark > 0);
+  assert.equal(run(bytes).status, 0);
+  const other = Buffer.from(bytes);
+  other.write('0'.repeat(64), mark + 'thimble.sources='.length);
+  const installed = run(other), built = run(other, true);
+  for (const { status, stderr } of [installed, built]) {
+    assert.notEqual(status, 0);
+    assert.match(stderr, /^error: .*thimble\.wasm was built from other sources than this program$/m);
+  }
+  assert.match(installed.stderr, /^hint: install the program and share\/thimble\/thimble\.wasm from the same build$/m);
+  assert.match(built.stderr, /^hint: build it again: cmake --build .*other --target thimble_wasm$/m);
+});
+

@@ -4,7 +4,7 @@
 //   const model = await load({ wasm: "thimble.wasm", model: "model.thimble" });
 //   const { text } = await model.complete({ prompt: "Once upon a time", max_tokens: 64 });
 //
-// docs/browser.md is the reference. The functions of thimble.wasm are in src/wasm/runtime.cpp.
+// docs/guides/share-one-file.md is the reference. The functions of thimble.wasm are in src/wasm/runtime.cpp.
 
 export class ThimbleError extends Error {
   // code: "unsupported" (no WebAssembly SIMD), "model" (damaged, or not a model), "request" (of
@@ -19,7 +19,7 @@ export class ThimbleError extends Error {
 }
 
 const isNode = typeof process !== "undefined" && !!process.versions?.node;
-const encoder = new TextEncoder(), decoder = new TextDecoder();
+const encoder = new TextEncoder(), decoder = new TextDecoder("utf-8", { ignoreBOM: true });
 
 // A function with one v128 constant: valid only where SIMD is supported.
 const simdProbe = new Uint8Array([
@@ -62,6 +62,195 @@ async function bytesOf(source, what) {
   }
 }
 
+// ---- regular expressions
+
+const kSpaces = "\\t-\\r \\x85\\xa0\\u1680\\u2000-\\u200a\\u2028\\u2029\\u202f\\u205f\\u3000";
+const kBlanks = "\\t \\xa0\\u1680\\u180e\\u2000-\\u200a\\u202f\\u205f\\u3000", kLineEnds = "\\n-\\r\\x85\\u2028\\u2029";
+const kWord = "\\p{L}\\p{N}_";
+// Escapes for sets of characters, and their complements.
+const kSets = { s: kSpaces, d: "\\p{Nd}", w: kWord, h: kBlanks, v: kLineEnds };
+const kCharacters = { t: "\t", n: "\n", r: "\r", f: "\f", a: "\x07", e: "\x1b" };
+const kPlaces = {
+  A: "(?<![^])", z: "(?![^])", Z: "(?=\\n?(?![^]))",
+  b: `(?:(?<=[${kWord}])(?![${kWord}])|(?<![${kWord}])(?=[${kWord}]))`,
+  B: `(?:(?<=[${kWord}])(?=[${kWord}])|(?<![${kWord}])(?![${kWord}]))`,
+};
+const kNamedSets = { alpha: "\\p{L}", digit: "\\p{Nd}", alnum: "\\p{L}\\p{N}", space: kSpaces, upper: "\\p{Lu}", lower: "\\p{Ll}", word: kWord };
+
+// A pattern of tokenizer.json, read as the native program reads it (PCRE2, with Unicode classes), in
+// JavaScript's syntax with the flag v. Throws for what JavaScript cannot express.
+export function translatePattern(pattern) {
+  const characters = Array.from(pattern);
+  let at = 0, groups = 0;
+  const next = (text) => text === characters.slice(at, at + text.length).join("");
+  const take = (text) => next(text) && (at += text.length, true);
+  const refuse = (what) => {
+    throw new SyntaxError(`${what} is not supported`);
+  };
+  const code = (value) => `\\u{${value.toString(16)}}`;
+  const literal = (character) => /[\p{L}\p{N}_ ]/u.test(character) ? character : code(character.codePointAt(0));
+  // The letters that are equal to one regardless of case.
+  const cases = (character) => {
+    const all = new Set([character, character.toLowerCase(), character.toUpperCase()].filter((c) => Array.from(c).length === 1));
+    if (all.has("s")) all.add("\u017f");
+    if (all.has("k")) all.add("\u212a");
+    return [...all];
+  };
+  const property = (negated) => {
+    let name = characters[at++];
+    if (name === "{") {
+      const end = characters.indexOf("}", at);
+      if (end < 0) refuse("\\p without a name");
+      name = characters.slice(at, end).join("");
+      at = end + 1;
+    }
+    if (name?.startsWith("^")) name = name.slice(1), negated = !negated;
+    const known = name === "L&" ? "LC" : name === "Any" || /^[A-Z][a-z]?$/.test(name) ? name : `scx=${name}`;
+    return `\\${negated ? "P" : "p"}{${known}}`;
+  };
+  const hexadecimal = () => {
+    const digits = characters.slice(at).join("").match(/^(?:\{([0-9A-Fa-f]{1,6})\}|([0-9A-Fa-f]{0,2}))/);
+    at += digits[0].length;
+    return parseInt(digits[1] || digits[2] || "0", 16);
+  };
+  // What follows a backslash: {set}, the content of a class, {character} or {place}.
+  const escape = () => {
+    const name = characters[at++];
+    if (name === undefined) refuse("a backslash at the end");
+    if (name === "p" || name === "P") return { set: property(name === "P") };
+    if (name === "x") return { character: String.fromCodePoint(hexadecimal()) };
+    if (kSets[name]) return { set: kSets[name] };
+    if (kSets[name.toLowerCase()]) return { set: `[^${kSets[name.toLowerCase()]}]` };
+    if (kCharacters[name]) return { character: kCharacters[name] };
+    if (kPlaces[name]) return { place: kPlaces[name] };
+    if (name === "R") return { place: `(?:\\r\\n|[${kLineEnds}])` };
+    if (name === "N") return { set: "[^\\n]" };
+    if (/[A-Za-z0-9]/.test(name)) refuse(`\\${name}`);
+    return { character: name };
+  };
+  const set = (ignoresCase) => {
+    let out = take("^") ? "[^" : "[";
+    for (let first = true; !take("]") || first; first = false) {
+      if (at >= characters.length) refuse("[ without ]");
+      if (first && characters[at - 1] === "]") at -= 1;
+      const named = characters.slice(at).join("").match(/^\[:(\^?)([a-z]+):\]/);
+      if (named) {
+        const content = kNamedSets[named[2]] ?? refuse(named[0]);
+        out += named[1] ? `[^${content}]` : content;
+        at += named[0].length;
+        continue;
+      }
+      const item = () => (take("\\") ? (next("b") ? (at++, { character: "\b" }) : escape()) : { character: characters[at++] });
+      const from = item();
+      if (from.place) refuse("\\R, or a place, in a class");
+      if (from.set) {
+        out += from.set;
+        continue;
+      }
+      let to = from;
+      if (next("-") && characters[at + 1] !== "]" && characters[at + 1] !== undefined) {
+        at += 1;
+        to = item();
+        if (!to.character) refuse("a range that ends with a class");
+      }
+      const [low, high] = [from, to].map(({ character }) => character.codePointAt(0));
+      out += low === high ? code(low) : `${code(low)}-${code(high)}`;
+      if (!ignoresCase) continue;
+      if (high - low > 1000) refuse("a large range regardless of case");
+      for (let c = low; c <= high; ++c) for (const other of cases(String.fromCodePoint(c))) out += code(other.codePointAt(0));
+    }
+    return `${out}]`;
+  };
+  // Neither an atomic group nor a possessive quantifier gives back what it has matched. JavaScript
+  // has neither, but a lookahead does the same.
+  const atomic = (text) => `(?:(?=(?<g${++groups}>${text}))\\k<g${groups}>)`;
+  const quantified = (atom) => {
+    for (;;) {
+      const found = characters.slice(at, at + 24).join("").match(/^(?:[*+?]|\{\d+(?:,\d*)?\})/);
+      if (!found) return atom;
+      at += found[0].length;
+      atom += found[0];
+      if (take("?")) atom += "?";
+      else if (take("+")) atom = atomic(atom);
+      if (/^[*+?]/.test(characters[at] ?? "")) atom = `(?:${atom})`;
+    }
+  };
+  const alternatives = (ignoresCase) => {
+    let out = "";
+    while (at < characters.length && characters[at] !== ")") {
+      if (take("|")) {
+        out += "|";
+        continue;
+      }
+      if (take("(?i)")) {
+        ignoresCase = true;
+        continue;
+      }
+      out += quantified(one(ignoresCase));
+    }
+    return out;
+  };
+  const group = (ignoresCase) => {
+    const kind = characters.slice(at).join("").match(/^\?(?:(:|=|!|<=|<!|>)|([a-z]*)(?:-([a-z]+))?:|P?<\w+>)/);
+    if (next("?") && !kind) refuse(`(${characters.slice(at, at + 3).join("")}`);
+    if (next("*")) refuse("(*");
+    if (kind) {
+      at += kind[0].length;
+      if (/[^i]/.test((kind[2] ?? "") + (kind[3] ?? ""))) refuse(`(${kind[0]}`);
+      if (kind[2]) ignoresCase = true;
+      if (kind[3]) ignoresCase = false;
+    }
+    const content = alternatives(ignoresCase);
+    if (!take(")")) refuse("( without )");
+    if (kind?.[1] === ">") return atomic(content);
+    return `(?${kind?.[1] ?? ":"}${content})`;
+  };
+  const one = (ignoresCase) => {
+    const character = characters[at++];
+    if (character === "[") return set(ignoresCase);
+    if (character === "(") return group(ignoresCase);
+    if (character === ".") return "[^\\n]";
+    if (character === "^") return kPlaces.A;
+    if (character === "$") return kPlaces.Z;
+    if (/[*+?]/.test(character)) refuse(`${character} without an atom`);
+    const { set: content, place, character: found } = character === "\\" ? escape() : { character };
+    if (content) return content.startsWith("[") || /^\\p\{[^}]*\}$/i.test(content) ? content : `[${content}]`;
+    if (place) return place;
+    const all = ignoresCase ? cases(found) : [found];
+    return all.length === 1 ? literal(found) : `[${all.map((c) => code(c.codePointAt(0))).join("")}]`;
+  };
+  const out = alternatives(false);
+  if (at < characters.length) refuse(") without (");
+  return out;
+}
+
+function compilePattern(pattern) {
+  try {
+    return new RegExp(translatePattern(pattern), "gv");
+  } catch (error) {
+    const shown = pattern.length > 80 ? `${pattern.slice(0, 80)}...` : pattern;
+    throw new ThimbleError("unsupported", `the tokenizer's regular expression "${shown}" cannot be run here: ${error.message}`,
+                           "use a current version of the browser");
+  }
+}
+
+// Begin and end of each match, in bytes of UTF-8.
+function matchesOf(regex, text, size) {
+  const bounds = [];
+  let unit = 0, byte = 0;
+  const bytesUntil = (end) => {
+    if (size === text.length) return end;  // ASCII
+    for (; unit < end; ++unit) {
+      const value = text.charCodeAt(unit);
+      if (value >= 0xd800 && value < 0xdc00) byte += 4, ++unit;
+      else byte += value < 0x80 ? 1 : value < 0x800 ? 2 : 3;
+    }
+    return byte;
+  };
+  for (const match of text.matchAll(regex)) bounds.push(bytesUntil(match.index), bytesUntil(match.index + match[0].length));
+  return Uint32Array.from(bounds);
+}
+
 // An instance of thimble.wasm and its memory.
 class Runtime {
   static async start(module, onPart) {
@@ -99,7 +288,26 @@ class Runtime {
         throw new ThimbleError("memory", `the runtime ended with code ${code}`);
       },
     };
-    const imports = { thimble: { part: onPart }, wasi_snapshot_preview1: {}, env: {} };
+    // The tokenizer's work that the browser does (src/wasm/browser.cpp).
+    const regexes = [], forms = ["NFC", "NFD", "NFKC", "NFKD"];
+    const textAt = (at, size) => decoder.decode(runtime.bytes(at, size).slice());
+    const give = (bytes, count, countAt) => {
+      new DataView(runtime.memory.buffer).setUint32(countAt, count, true);
+      return runtime.place(bytes);
+    };
+    const tokenizing = {
+      normalize: (form, at, size, sizeAt) => {
+        const bytes = encoder.encode(textAt(at, size).normalize(forms[form]));
+        return give(bytes, bytes.length, sizeAt);
+      },
+      compile: (at, size) => regexes.push(compilePattern(textAt(at, size))) - 1,
+      release: (regex) => { regexes[regex] = null; },
+      matches: (regex, at, size, countAt) => {
+        const bounds = matchesOf(regexes[regex], textAt(at, size), size);
+        return give(new Uint8Array(bounds.buffer), bounds.length / 2, countAt);
+      },
+    };
+    const imports = { thimble: { part: onPart, ...tokenizing }, wasi_snapshot_preview1: {}, env: {} };
     for (const { module: from, name } of WebAssembly.Module.imports(module))
       imports[from][name] ??= (from === "wasi_snapshot_preview1" && wasi[name]) ||
         (name === "emscripten_notify_memory_growth" ? () => {} : () => notSupported);
@@ -114,7 +322,7 @@ class Runtime {
     return new Uint8Array(this.memory.buffer, at >>> 0, size);
   }
 
-  // Copies bytes into memory that the called function frees.
+  // Copies bytes into memory that the runtime frees.
   place(bytes) {
     const at = this.exports.malloc(Math.max(bytes.length, 1)) >>> 0;
     if (at === 0) throw new ThimbleError("memory", "out of memory: a page can use at most 4 GB", "use a smaller model");
