@@ -19,8 +19,9 @@ const succeed = (...words) => {
   assert.equal(exit_code, 0, `thimble ${words.join(' ')}: ${stdout}${stderr}`);
   return stdout;
 };
-const small = ['context=128', 'layers=2', 'dim=64', 'heads=4', 'kv_heads=2', 'mlp_hidden=128', 'batch_tokens=1024', 'val_tokens=1024', 'val_every=0',
-  'dtype=f32'].flatMap((setting) => ['--set', setting]);
+const shaped = (...shape) => [...shape, 'context=128', 'layers=2', 'batch_tokens=1024', 'val_tokens=1024', 'val_every=0', 'dtype=f32']
+  .flatMap((setting) => ['--set', setting]);
+const small = shaped('dim=64', 'heads=4', 'kv_heads=2', 'mlp_hidden=128');
 const presets = {
   golf: ['--preset', 'golf', '--tokenizer', 'sentencepiece:400'],
   llama: ['--preset', 'llama', '--tokenizer', 'bpe:400', '--optimizer', 'muon'],
@@ -38,6 +39,11 @@ before(() => {
   succeed('train', '--data', at('chats.jsonl'), '-o', at('chat'), '-q', '--threads', '2', '--preset', 'chat', '--tokenizer', 'bpe:400', '--steps', '20', ...small);
   succeed('pack', at('chat'), '-o', at('chat.thimble'), '-q');
   succeed('export', at('chat.thimble'), '--format', 'js', '-o', at('chat-js'), '-q');
+  // Neither rows nor outputs are whole vectors.
+  succeed('train', '--data', at('tales.txt'), '-o', at('odd'), '-q', '--threads', '2', '--steps', '60', ...presets.llama,
+    ...shaped('dim=36', 'heads=2', 'kv_heads=1', 'mlp_hidden=91'));
+  succeed('pack', at('odd'), '-o', at('odd.thimble'), '-q', '--allow-loss');
+  succeed('export', at('odd.thimble'), '--format', 'js', '-o', at('odd-js'), '-q');
   succeed('pack', at('golf'), '-o', at('packed.thimble'), '-q', '--codec', 'zstd', '--allow-loss');
   succeed('export', at('packed.thimble'), '--format', 'js', '-o', at('packed-js'), '-q');
 }, { timeout: 600_000 });
@@ -67,6 +73,22 @@ for (const [name, source] of Object.entries(sources))
       else assert.equal(ours.tokens.length, native.tokens.length);
     }
     assert.equal(model.detokenize(model.tokenize('Anna took a boat')), 'Anna took a boat');
+  });
+
+for (const name of ['odd', 'chat', 'packed'])
+  test(`${name}: 8-bit weights give the native program's log-probabilities to six digits`, { skip }, async () => {
+    const model = await open(name), rounding = 4e-6, parities = new Set();
+    for (const prompt of ['One day Anna and the fox found a bell in the garden', 'One day Anna and the fox found a bell in the garden.']) {
+      const { samples: [native] } = JSON.parse(succeed('generate', at(sources[name] ?? `${name}.thimble`), prompt, '--greedy', '--dtype', 'f32',
+        '--max-tokens', '8', '--ignore-eos', '--logprobs', '1', '--json', '-q'));
+      const found = [];
+      const { usage } = await model.complete({ prompt, max_tokens: 8, temperature: 0, ignore_eos: true, logprobs: 1, onToken: ({ logprob }) => found.push(logprob) });
+      parities.add(usage.prompt_tokens % 2);
+      assert.equal(found.length, native.logprobs.length);
+      for (const [i, { logprob }] of native.logprobs.entries())
+        assert.ok(Math.abs(logprob - found[i]) <= rounding, `token ${i}: ${found[i]}, natively ${logprob}`);
+    }
+    assert.equal(parities.size, 2, 'rows are multiplied in pairs, so one prompt should leave a row');
   });
 
 test('options, events, stop strings, seeds and an abort', { skip }, async () => {

@@ -94,10 +94,15 @@ HWY_INLINE V32 sums_of_each(const V32 (&v)[kLanes]) {
                             _mm256_shuffle_ps(two[2 * i], two[2 * i + 1], 0xEE));
   return V32{_mm256_add_ps(_mm256_permute2f128_ps(four[0], four[1], 0x20),
                            _mm256_permute2f128_ps(four[0], four[1], 0x31))};
+#elif HWY_TARGET != HWY_SCALAR
+  const F32 d;
+  const auto add_halves = [&](V32 a, V32 b) HWY_ATTR {  // lanes a0 + a2, b0 + b2, a1 + a3, b1 + b3
+    return hn::Add(hn::InterleaveLower(d, a, b), hn::InterleaveUpper(d, a, b));
+  };
+  const V32 low = add_halves(v[0], v[1]), high = add_halves(v[2], v[3]);
+  return hn::Add(hn::ConcatLowerLower(d, high, low), hn::ConcatUpperUpper(d, high, low));
 #else
-  float sums[kLanes];
-  for (int i = 0; i < kLanes; ++i) sums[i] = sum_of_lanes(v[i]);
-  return hn::LoadU(F32(), sums);
+  return v[0];
 #endif
 }
 
@@ -164,28 +169,32 @@ struct RunningHead {
   }
 };
 
-// y += values weighted by their probabilities.
+// y += values weighted by their probabilities, for parts of P vectors, whose accumulators fit into
+// registers.
 template <class T, int V, int H>
 HWY_INLINE void add_values(RunningHead<V>* head, const T* values, std::int64_t pitch, std::int64_t hidden,
                            std::int64_t count) {
-  V32 y[H][V];
+  constexpr int P = V < 8 ? V : 8;
+  for (int part = 0; part < V; part += P) {
+    V32 y[H][P];
 #pragma GCC unroll 2
-  for (int i = 0; i < H; ++i)
+    for (int i = 0; i < H; ++i)
 #pragma GCC unroll 8
-    for (int v = 0; v < V; ++v) y[i][v] = head[i].y[v];
-  for (std::int64_t m = hidden; m < count; ++m) {
-    const T* value = values + m * pitch;
+      for (int v = 0; v < P; ++v) y[i][v] = head[i].y[part + v];
+    for (std::int64_t m = hidden; m < count; ++m) {
+      const T* value = values + m * pitch + part * kLanes;
 #pragma GCC unroll 8
-    for (int v = 0; v < V; ++v) {
-      const V32 part = WholeVector{v * kLanes}.load(value);
+      for (int v = 0; v < P; ++v) {
+        const V32 lanes = WholeVector{v * kLanes}.load(value);
 #pragma GCC unroll 2
-      for (int i = 0; i < H; ++i) y[i][v] = hn::MulAdd(all(head[i].weight[m]), part, y[i][v]);
+        for (int i = 0; i < H; ++i) y[i][v] = hn::MulAdd(all(head[i].weight[m]), lanes, y[i][v]);
+      }
     }
-  }
 #pragma GCC unroll 2
-  for (int i = 0; i < H; ++i)
+    for (int i = 0; i < H; ++i)
 #pragma GCC unroll 8
-    for (int v = 0; v < V; ++v) head[i].y[v] = y[i][v];
+      for (int v = 0; v < P; ++v) head[i].y[part + v] = y[i][v];
+  }
 }
 
 // A head's part of a key is one or two cache lines, far from the next key's, so the hardware
@@ -266,7 +275,7 @@ HWY_INLINE void attend_in_registers(const CachedAttention& op, const QueryRun& r
     some_lines<T, V>(op, run, kv, first, std::min(first + kLines, lines));
 }
 
-// `y` is used for head sizes that are not 1, 2, 4 or 8 whole vectors.
+// `y` is used for head sizes that are not 1, 2, 4, 8 or 16 whole vectors.
 template <class T>
 HWY_INLINE void attend_any(const CachedAttention& op, const QueryRun& run, std::int64_t kv, float* y) {
   const std::int64_t D = op.head_size(), G = op.group();
@@ -279,6 +288,8 @@ HWY_INLINE void attend_any(const CachedAttention& op, const QueryRun& run, std::
       return attend_in_registers<T, 4>(op, run, kv);
     case 8:
       return attend_in_registers<T, 8>(op, run, kv);
+    case 16:
+      return attend_in_registers<T, 16>(op, run, kv);
     default:
       for (std::int64_t n = run.begin; n < run.begin + run.count; ++n)
         for (std::int64_t h = kv * G; h < (kv + 1) * G; ++h) attend<T>(op, n, h, y);

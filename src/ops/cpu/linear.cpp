@@ -103,6 +103,7 @@ struct RowsMath {
   LinearRowsKernel kernel;
   DType multiplied;  // dtype of the weights in the product
   std::int64_t rows_worth_a_tile = kRowsWorthATile;
+  std::int64_t outputs_per_task = kOutputsPerTask;
 };
 
 RowsMath rows_math(const Linear& op) {
@@ -120,7 +121,7 @@ RowsMath rows_math(const Linear& op) {
   if (supports_linear_rows_avx512()) return {linear_rows_avx512, DType::f32};
   const bool blocks = op.scales && !one_scale_per_row(op.scales);
   if (w == DType::i8 && x == DType::f32 && !blocks && supports_linear_rows_wasm())
-    return {linear_rows_wasm, DType::i8};
+    return {linear_rows_wasm, DType::i8, kRowsWorthATile, op.w.rows};  // each task splits x
   if (supports_linear_rows_avx2())
     return {linear_rows_avx2, DType::f32, blocks ? kRowsWorthATileOfBlocks : kRowsWorthATile};
   return {linear_rows_portable, DType::f32};
@@ -187,7 +188,7 @@ void invariant_linear(const Linear& op, const Tensor& scratch) {
   const RowsMath math = rows_math(op);
   if (op.w.dtype == DType::blocks) return invariant_linear_of_blocks(op, math, scratch);
   if (op.w.dtype == math.multiplied || op.x.rows < math.rows_worth_a_tile) {
-    parallel_for(op.w.rows, kOutputsPerTask,
+    parallel_for(op.w.rows, math.outputs_per_task,
                  [&](std::int64_t begin, std::int64_t end) { math.kernel(outputs_of(op, begin, end)); });
     return;
   }

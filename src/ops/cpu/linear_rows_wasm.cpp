@@ -17,116 +17,204 @@ bool supports_linear_rows_wasm() {
 
 namespace {
 
-// WebAssembly has no fused multiply-add, and converting 8-bit weights to f32 costs more than the
-// product. It has a product of pairs of i16 that adds to i32. A row of x is therefore split into
-// two i16 digits: x = step * (high + low / kLow). Splitting rounds like one f32 product, and the
-// sums of integers are exact.
+// WebAssembly has no fused multiply-add, and converting 8-bit weights to f32 takes several times as
+// long as their products. It has a product of pairs of i16 that adds to i32. A row of x is therefore
+// split into two i16 digits: x = step * (high + low / kLow). Splitting rounds like one f32 product,
+// and the sums of integers are exact, so the bits of a row do not depend on the other rows.
 constexpr float kHigh = 32767, kLow = 65534;
-constexpr std::int64_t kLanes = 16;           // weights loaded at once
-constexpr std::int64_t kExactColumns = 2048;  // sums of that many products fit in i32
-constexpr int kOutputs = 4;
-constexpr float kSmallestStep = 1e-37f;  // its reciprocal is finite
+constexpr std::size_t kGroup = 8;            // columns that one product reads
+constexpr std::size_t kExactColumns = 2048;  // sums of that many products fit in i32
+constexpr float kSmallestStep = 1e-37f;      // its reciprocal is finite
+// Two rows of x times a block of outputs: both stay in the first-level cache.
+constexpr std::int64_t kOutputsPerBlock = 32;
+constexpr std::int64_t kOutputsAhead = 4;  // of those that are multiplied, in touch()
 
-struct SplitRow {
-  std::vector<std::int16_t> high, low;  // padded with 0 to whole loads
-  float step = 0;
+// The digits of all rows of x: of each 8 columns, first the high ones, then the low ones.
+class SplitRows {
+ public:
+  void split(const Tensor& x) {
+    const auto columns = static_cast<std::size_t>(x.cols), rows = static_cast<std::size_t>(x.rows);
+    stride_ = (columns + kGroup - 1) / kGroup * kGroup * 2;
+    digits_.resize(rows * stride_);
+    steps_.resize(rows);
+    for (std::size_t n = 0; n < rows; ++n)
+      steps_[n] =
+          split_row(x.row<float>(static_cast<std::int64_t>(n)), columns, digits_.data() + n * stride_);
+  }
+  const std::int16_t* row(std::int64_t n) const {
+    return digits_.data() + static_cast<std::size_t>(n) * stride_;
+  }
+  float step(std::int64_t n) const { return steps_[static_cast<std::size_t>(n)]; }
 
-  void split(const float* x, std::int64_t columns) {
-    const auto padded = static_cast<std::size_t>((columns + kLanes - 1) / kLanes * kLanes);
-    high.resize(padded), low.resize(padded);
-    float largest = 0, zero = 0;
-    for (std::int64_t j = 0; j < columns; ++j) {
-      largest = std::max(largest, std::fabs(x[j]));
-      zero += x[j] * 0;  // NaN if an x is not finite; then every output is, as in the other kernels
+ private:
+  // NaN if a value is not finite; then every output is, as in the other kernels.
+  static float step_of(const float* x, std::size_t columns) {
+    v128_t largest = wasm_f32x4_splat(0), zero = largest;
+    std::size_t i = 0;
+    for (; i + 4 <= columns; i += 4) {
+      const v128_t values = wasm_v128_load(x + i);
+      largest = wasm_f32x4_pmax(largest, wasm_f32x4_abs(values));
+      zero = wasm_f32x4_add(zero, wasm_f32x4_mul(values, wasm_f32x4_splat(0)));
     }
-    step = largest / kHigh + zero;
-    const float scale = step > kSmallestStep ? 1 / step : 0;
-    std::int64_t i = 0;
-    const v128_t scales = wasm_f32x4_splat(scale), lows = wasm_f32x4_splat(kLow);
-    const auto digits = [&](const float* at, v128_t& above, v128_t& below) {
-      const v128_t value = wasm_f32x4_mul(wasm_v128_load(at), scales), rounded = wasm_f32x4_nearest(value);
-      above = wasm_i32x4_trunc_sat_f32x4(rounded);
-      below = wasm_i32x4_trunc_sat_f32x4(
-          wasm_f32x4_nearest(wasm_f32x4_mul(wasm_f32x4_sub(value, rounded), lows)));
+    float maximum[4], zeros[4];
+    wasm_v128_store(maximum, largest), wasm_v128_store(zeros, zero);
+    float most = 0, sum = 0;
+    for (int k = 0; k < 4; ++k) most = std::max(most, maximum[k]), sum += zeros[k];
+    for (; i < columns; ++i) most = std::max(most, std::fabs(x[i])), sum += x[i] * 0;
+    return most / kHigh + sum;
+  }
+
+  static void split_group(const float* x, float scale, std::int16_t* to) {
+    // Adding it rounds to an integer, which is then in the lowest bits.
+    const v128_t magic = wasm_f32x4_splat(12582912.0f);  // 1.5 * 2^23
+    v128_t high[2], low[2];
+    for (int k = 0; k < 2; ++k) {
+      const v128_t value = wasm_f32x4_mul(wasm_v128_load(x + 4 * k), wasm_f32x4_splat(scale));
+      high[k] = wasm_f32x4_add(value, magic);
+      const v128_t rest = wasm_f32x4_sub(value, wasm_f32x4_sub(high[k], magic));
+      low[k] = wasm_f32x4_add(wasm_f32x4_mul(rest, wasm_f32x4_splat(kLow)), magic);
+    }
+    const auto integers = [&](const v128_t(&shifted)[2]) {
+      return wasm_i16x8_narrow_i32x4(wasm_i32x4_sub(shifted[0], magic), wasm_i32x4_sub(shifted[1], magic));
     };
-    for (; i + 8 <= columns; i += 8) {
-      v128_t above[2], below[2];
-      digits(x + i, above[0], below[0]);
-      digits(x + i + 4, above[1], below[1]);
-      wasm_v128_store(high.data() + i, wasm_i16x8_narrow_i32x4(above[0], above[1]));
-      wasm_v128_store(low.data() + i, wasm_i16x8_narrow_i32x4(below[0], below[1]));
+    wasm_v128_store(to, integers(high));
+    wasm_v128_store(to + kGroup, integers(low));
+  }
+
+  // Returns the step.
+  static float split_row(const float* x, std::size_t columns, std::int16_t* to) {
+    const float step = step_of(x, columns), scale = step > kSmallestStep ? 1 / step : 0;
+    std::size_t left = columns;
+    for (; left >= kGroup; left -= kGroup, x += kGroup, to += 2 * kGroup) split_group(x, scale, to);
+    if (left == 0) return step;
+    float last[kGroup] = {};
+    std::copy_n(x, left, last);
+    split_group(last, scale, to);
+    return step;
+  }
+
+  std::size_t stride_ = 0;
+  std::vector<std::int16_t> digits_;
+  std::vector<float> steps_;
+};
+
+// high + low / kLow, exactly until the last addition: four lanes of i32 may exceed 32 bits.
+double sum_of(v128_t high, v128_t low) {
+  const auto pairs = [](v128_t lanes) {
+    return wasm_f64x2_add(wasm_f64x2_convert_low_i32x4(lanes),
+                          wasm_f64x2_convert_low_i32x4(wasm_i64x2_shuffle(lanes, lanes, 1, 0)));
+  };
+  const v128_t sums =
+      wasm_f64x2_add(pairs(high), wasm_f64x2_mul(pairs(low), wasm_f64x2_splat(1 / double{kLow})));
+  return wasm_f64x2_extract_lane(sums, 0) + wasm_f64x2_extract_lane(sums, 1);
+}
+
+// The sums of products of R rows with K outputs.
+template <int R, int K>
+struct Sums {
+  v128_t high[R][K], low[R][K];
+
+  Sums() {
+    for (int r = 0; r < R; ++r)
+      for (int j = 0; j < K; ++j) high[r][j] = low[r][j] = wasm_i32x4_splat(0);
+  }
+  // The next 8 columns, at a group after those of the pointers.
+  template <int Group = 0>
+  __attribute__((always_inline)) void add(const std::int16_t* const (&x)[R],
+                                          const std::int8_t* const (&w)[K]) {
+    v128_t weights[K];
+    for (int j = 0; j < K; ++j) weights[j] = wasm_i16x8_load8x8(w[j] + Group * kGroup);
+    for (int r = 0; r < R; ++r) {
+      const std::int16_t* digits = x[r] + Group * 2 * kGroup;
+      const v128_t above = wasm_v128_load(digits), below = wasm_v128_load(digits + kGroup);
+      for (int j = 0; j < K; ++j) {
+        high[r][j] = wasm_i32x4_add(high[r][j], wasm_i32x4_dot_i16x8(above, weights[j]));
+        low[r][j] = wasm_i32x4_add(low[r][j], wasm_i32x4_dot_i16x8(below, weights[j]));
+      }
     }
-    for (; i < columns; ++i) {
-      const float value = x[i] * scale, rounded = std::nearbyint(value);
-      high[static_cast<std::size_t>(i)] = static_cast<std::int16_t>(rounded);
-      low[static_cast<std::size_t>(i)] =
-          static_cast<std::int16_t>(std::clamp(std::nearbyint((value - rounded) * kLow), -kHigh, kHigh));
-    }
-    for (auto at = static_cast<std::size_t>(columns); at < padded; ++at) high[at] = low[at] = 0;
   }
 };
 
-// The sum of four lanes may exceed 32 bits.
-float sum_of(v128_t lanes) {
-  return static_cast<float>(static_cast<std::int64_t>(wasm_i32x4_extract_lane(lanes, 0)) +
-                            wasm_i32x4_extract_lane(lanes, 1) + wasm_i32x4_extract_lane(lanes, 2) +
-                            wasm_i32x4_extract_lane(lanes, 3));
+// Loads a value and drops it: WebAssembly has no prefetch.
+void touch(const std::int8_t* at) {
+  static_cast<void>(*static_cast<const volatile std::int8_t*>(at));
 }
 
-// Products of one row with four outputs, over columns whose sums fit.
-void add_products(const SplitRow& x, const std::int8_t* const (&w)[kOutputs], std::int64_t begin,
-                  std::int64_t end, float (&sums)[kOutputs]) {
-  v128_t high[kOutputs], low[kOutputs];
-  for (int j = 0; j < kOutputs; ++j) high[j] = low[j] = wasm_i32x4_splat(0);
-  const auto step = [&](const std::int8_t* const(&from)[kOutputs], std::int64_t at, std::int64_t w_at)
-      __attribute__((always_inline)) {
-    const v128_t high0 = wasm_v128_load(x.high.data() + at), high1 = wasm_v128_load(x.high.data() + at + 8);
-    const v128_t low0 = wasm_v128_load(x.low.data() + at), low1 = wasm_v128_load(x.low.data() + at + 8);
-    for (int j = 0; j < kOutputs; ++j) {
-      const v128_t bytes = wasm_v128_load(from[j] + w_at);
-      const v128_t w0 = wasm_i16x8_extend_low_i8x16(bytes), w1 = wasm_i16x8_extend_high_i8x16(bytes);
-      high[j] = wasm_i32x4_add(
-          high[j], wasm_i32x4_add(wasm_i32x4_dot_i16x8(high0, w0), wasm_i32x4_dot_i16x8(high1, w1)));
-      low[j] = wasm_i32x4_add(low[j],
-                              wasm_i32x4_add(wasm_i32x4_dot_i16x8(low0, w0), wasm_i32x4_dot_i16x8(low1, w1)));
-    }
+// Products of R rows with K outputs, of `columns` columns whose sums fit. Moves the pointers behind
+// them. A single row waits for weights from memory, so it also touches those of later outputs, at
+// `ahead`.
+template <int R, int K>
+__attribute__((always_inline)) void add_products(const std::int16_t* (&x)[R], const std::int8_t* (&w)[K],
+                                                 const std::int8_t*& ahead, std::size_t columns,
+                                                 double (&sums)[R][K]) {
+  const auto move = [&](std::size_t by) __attribute__((always_inline)) {
+    for (auto& at : x) at += 2 * by;
+    for (auto& at : w) at += by;
   };
-  std::int64_t i = begin;
-  for (; i + kLanes <= end; i += kLanes) step(w, i, i);
-  if (i < end) {  // the last columns, padded with 0
-    std::int8_t padded[kOutputs][kLanes] = {};
-    const std::int8_t* rows[kOutputs];
-    for (int j = 0; j < kOutputs; ++j) {
-      std::memcpy(padded[j], w[j] + i, static_cast<std::size_t>(end - i));
-      rows[j] = padded[j];
+  Sums<R, K> part;
+  if constexpr (R == 1) {
+    for (; columns >= 2 * kGroup; columns -= 2 * kGroup) {
+      touch(ahead);
+      part.add(x, w);
+      part.template add<1>(x, w);
+      move(2 * kGroup);
+      ahead += K * 2 * kGroup;
     }
-    step(rows, i, 0);
   }
-  for (int j = 0; j < kOutputs; ++j) sums[j] += sum_of(high[j]) + sum_of(low[j]) / kLow;
+  for (; columns >= kGroup; columns -= kGroup) {
+    part.add(x, w);
+    move(kGroup);
+  }
+  if (columns > 0) {  // the last columns, padded with 0
+    std::int8_t padded[K][kGroup] = {};
+    const std::int8_t* last[K];
+    for (int j = 0; j < K; ++j) last[j] = static_cast<std::int8_t*>(std::memcpy(padded[j], w[j], columns));
+    part.add(x, last);
+  }
+  for (int r = 0; r < R; ++r)
+    for (int j = 0; j < K; ++j) sums[r][j] += sum_of(part.high[r][j], part.low[r][j]);
+}
+
+// Outputs [o, o + K) of rows [n, n + R).
+template <int R, int K>
+void put_outputs(const LinearRows& p, const SplitRows& split, std::int64_t n, std::int64_t o) {
+  const std::int16_t* x[R];
+  const std::int8_t* w[K];
+  for (int r = 0; r < R; ++r) x[r] = split.row(n + r);
+  for (int j = 0; j < K; ++j) w[j] = p.w.row<std::int8_t>(o + j);
+  const bool more = o + kOutputsAhead + K <= p.w.rows;
+  const std::int8_t* ahead = more ? p.w.row<std::int8_t>(o + kOutputsAhead) : w[0];
+  double sums[R][K] = {};
+  for (auto left = static_cast<std::size_t>(p.x.cols); left > 0; left -= std::min(left, kExactColumns))
+    add_products<R, K>(x, w, ahead, std::min(left, kExactColumns), sums);
+  for (int r = 0; r < R; ++r)
+    for (int j = 0; j < K; ++j) {
+      float y = static_cast<float>(sums[r][j]) * split.step(n + r);
+      if (p.scales) y *= *p.scales.row<float>(o + j);
+      if (p.bias) y += p.bias.row<float>(0)[o + j];
+      p.y.row<float>(n + r)[o + j] = y;
+    }
+}
+
+// All outputs [begin, end) of rows [n, n + R).
+template <int R>
+void put_block(const LinearRows& p, const SplitRows& split, std::int64_t n, std::int64_t begin,
+               std::int64_t end) {
+  std::int64_t o = begin;
+  for (; o + 2 <= end; o += 2) put_outputs<R, 2>(p, split, n, o);
+  if (o < end) put_outputs<R, 1>(p, split, n, o);
 }
 
 }  // namespace
 
 void linear_rows_wasm(const LinearRows& p) {
-  static thread_local std::vector<SplitRow> rows;
-  rows.resize(static_cast<std::size_t>(p.x.rows));
-  for (std::int64_t n = 0; n < p.x.rows; ++n)
-    rows[static_cast<std::size_t>(n)].split(p.x.row<float>(n), p.x.cols);
-  for (std::int64_t o = 0; o < p.w.rows; o += kOutputs) {
-    const std::int8_t* w[kOutputs];
-    for (int j = 0; j < kOutputs; ++j) w[j] = p.w.row<std::int8_t>(std::min(o + j, p.w.rows - 1));
-    for (std::int64_t n = 0; n < p.x.rows; ++n) {
-      const SplitRow& x = rows[static_cast<std::size_t>(n)];
-      float sums[kOutputs] = {};
-      for (std::int64_t begin = 0; begin < p.x.cols; begin += kExactColumns)
-        add_products(x, w, begin, std::min(begin + kExactColumns, p.x.cols), sums);
-      for (int j = 0; j < kOutputs && o + j < p.w.rows; ++j) {
-        float y = sums[j] * x.step;
-        if (p.scales) y *= *p.scales.row<float>(o + j);
-        if (p.bias) y += p.bias.row<float>(0)[o + j];
-        p.y.row<float>(n)[o + j] = y;
-      }
-    }
+  static thread_local SplitRows split;
+  split.split(p.x);
+  for (std::int64_t begin = 0; begin < p.w.rows; begin += kOutputsPerBlock) {
+    const std::int64_t end = std::min(begin + kOutputsPerBlock, p.w.rows);
+    std::int64_t n = 0;
+    for (; n + 2 <= p.x.rows; n += 2) put_block<2>(p, split, n, begin, end);
+    if (n < p.x.rows) put_block<1>(p, split, n, begin, end);
   }
 }
 
