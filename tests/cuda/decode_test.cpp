@@ -185,6 +185,8 @@ TEST(RecordedOnCuda, KeepsOnlyTheMostRecentPrograms) {
 // kernel, prompts among decoding rows, and padding rows.
 struct LongCache {
   std::int64_t heads, kv_heads, size, context;
+  std::int32_t window = 0;
+  float softcap = 0;
 };
 
 constexpr std::int64_t kSlots = 3;
@@ -253,7 +255,7 @@ class Uploader {
 
 std::vector<float> attended(const Context& context, const LongCache& shape, const CacheCall& call,
                             std::int64_t rows, DType dtype) {
-  const auto [H, K, D, T] = shape;
+  const auto [H, K, D, T, window, softcap] = shape;
   Uploader upload(context);
   const std::vector<float> before(static_cast<std::size_t>(rows * H * D), 7);
   const std::vector<Tensor> in = {upload(call.q, rows, H * D, dtype),
@@ -264,8 +266,12 @@ std::vector<float> attended(const Context& context, const LongCache& shape, cons
                                   upload(call.keys, kSlots * T, K * D, dtype),
                                   upload(call.values, kSlots * T, K * D, dtype)};
   const std::vector<Tensor> out = {upload(before, rows, H * D, dtype)};
-  const Attributes attributes = CachedAttentionAttributes{
-      static_cast<std::int32_t>(H), static_cast<std::int32_t>(K), static_cast<std::int32_t>(T), 0.3f};
+  const Attributes attributes = CachedAttentionAttributes{static_cast<std::int32_t>(H),
+                                                          static_cast<std::int32_t>(K),
+                                                          static_cast<std::int32_t>(T),
+                                                          0.3f,
+                                                          softcap,
+                                                          window};
   const OpDefinition& def = op::kCachedAttention;
   const Backend& backend = backend_of(context.device());
   std::vector<Shape> shapes;
@@ -309,10 +315,17 @@ TEST_P(LongCaches, MatchTheCpu) {
 INSTANTIATE_TEST_SUITE_P(, LongCaches,
                          testing::Values(LongCache{8, 4, 64, 1024}, LongCache{8, 2, 64, 1025},
                                          LongCache{4, 4, 128, 3000}, LongCache{6, 2, 32, 2048},
-                                         LongCache{4, 1, 16, 1500}, LongCache{4, 2, 24, 1100}),
+                                         LongCache{4, 1, 16, 1500}, LongCache{4, 2, 24, 1100},
+                                         LongCache{4, 1, 256, 1024}, LongCache{4, 2, 96, 1024},
+                                         LongCache{2, 2, 200, 1024}, LongCache{8, 4, 64, 3000, 700},
+                                         LongCache{8, 2, 128, 1100, 100, 4}, LongCache{4, 1, 256, 2100, 512},
+                                         LongCache{8, 4, 256, 1024, 65, 3}, LongCache{4, 2, 96, 1500, 20},
+                                         LongCache{4, 2, 24, 1100, 300, 2}),
                          [](const auto& info) {
-                           return fmt::format("{}of{}x{}at{}", info.param.heads, info.param.kv_heads,
-                                              info.param.size, info.param.context);
+                           const LongCache& of = info.param;
+                           return fmt::format("{}of{}x{}at{}{}{}", of.heads, of.kv_heads, of.size, of.context,
+                                              of.window > 0 ? fmt::format("window{}", of.window) : "",
+                                              of.softcap > 0 ? "capped" : "");
                          });
 
 }  // namespace
