@@ -40,8 +40,6 @@ struct AttentionAttributes {
   float scale = 1;
   float softcap = 0;        // 0: off
   std::int32_t window = 0;  // tokens that a row attends to, with itself; 0: all
-
-  bool is_plain() const { return softcap == 0 && window == 0; }
 };
 
 struct Attention {
@@ -134,8 +132,6 @@ struct CachedAttentionAttributes {
   float scale = 1;
   float softcap = 0;
   std::int32_t window = 0;
-
-  bool is_plain() const { return softcap == 0 && window == 0; }
 };
 
 struct CachedAttention {
