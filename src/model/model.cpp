@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
+#include <limits>
+#include <map>
 
 #include "base/error.h"
 #include "base/parallel.h"
@@ -318,7 +320,17 @@ KvCache Model::make_cache(std::int64_t slots) const {
 
 Tensor Model::decode(const Rows& rows, KvCache& cache) {
   check(!rows.gather.empty(), "[model] decoding needs at least one row in gather");
+  check_slot_rows(rows);
   return device() == Device::cpu ? decode_on_cpu(rows, cache) : decode_on_gpu(rows, cache);
+}
+
+// More rows would overwrite keys in the rings of the cache that the first of them attend to.
+void Model::check_slot_rows(const Rows& rows) const {
+  if (rows.count() <= kCacheSlack || cache_ring(config_).rows == 0) return;
+  std::map<std::int32_t, std::int64_t> by_slot;
+  for (const std::int32_t slot : rows.slot)
+    check(++by_slot[slot] <= kCacheSlack,
+          "[model] expected at most {} rows of a slot in a call, because of the model's window", kCacheSlack);
 }
 
 // `gathered`: maximum number of rows with logits; 0: all rows.
@@ -370,6 +382,10 @@ void Model::drop_recorded() {
 std::int64_t Model::max_decode_rows() const {
   constexpr std::int64_t kFew = 512, kMany = 4096, kLogits = std::int64_t{64} << 20;
   return device() == Device::cpu ? kFew : std::clamp(kLogits / config_.vocab_size, kFew, kMany);
+}
+
+std::int64_t Model::max_slot_rows() const {
+  return cache_ring(config_).rows > 0 ? kCacheSlack : std::numeric_limits<std::int64_t>::max();
 }
 
 std::int64_t score_rows_beside(std::int64_t training_rows) {

@@ -127,7 +127,11 @@ inline std::vector<OpCase> cached_attention_cases() {
         Size{4, 2, 16, 300, {{1, 0, 200}, {0, 299, 1}, {2, 130, 3}}, true, 65},
         Size{4, 1, 33, 300, {{1, 60, 100}, {0, 299, 1}, {2, 130, 3}}, true, 64, 2},
         Size{8, 2, 64, 300, {{1, 60, 100}, {0, 299, 1}, {2, 130, 3}}, true, 100, 2},
-        Size{4, 1, 256, 150, {{1, 20, 90}, {0, 149, 1}, {2, 100, 3}}, true, 50, 2}}) {
+        Size{4, 1, 256, 150, {{1, 20, 90}, {0, 149, 1}, {2, 100, 3}}, true, 50, 2},
+        // Rings: positions past the context.
+        Size{4, 2, 16, 64, {{1, 100, 30}, {0, 64, 1}, {2, 30, 3}}, false, 20},
+        Size{2, 1, 17, 64, {{1, 100, 30}, {0, 64, 1}, {2, 700, 3}}, false, 20, 2},
+        Size{4, 2, 32, 192, {{1, 150, 100}, {0, 1000, 1}, {2, 300, 3}}, true, 90}}) {
     constexpr std::int64_t kSlots = 4;
     Integers slot, position;
     for (const Block& block : s.blocks)

@@ -361,16 +361,15 @@ void cached_attention_bf16_run(const CachedAttention& op, const QueryRun& run, s
              *v = op.v_cache.row<bf16>(first) + run.kv_begin * D;
   const std::int64_t read_together = kKeys * std::max<std::int64_t>(1, kReadBytes / (4 * kKeys * heads * D));
   for (std::int64_t begin = start; begin < end; begin += kKeys) {
-    const std::int64_t keys = std::min(kKeys, end - begin);
+    const std::int64_t keys = std::min(kKeys, end - begin), row = begin % op.at.context;
     if ((begin - start) % read_together == 0) {
-      const std::int64_t rows = std::min(read_together, end - begin);
-      read_rows(k + begin * k_pitch, k_pitch, rows, heads * D);
-      read_rows(v + begin * v_pitch, v_pitch, rows, heads * D);
+      const std::int64_t rows = std::min({read_together, end - begin, op.at.context - row});
+      read_rows(k + row * k_pitch, k_pitch, rows, heads * D);
+      read_rows(v + row * v_pitch, v_pitch, rows, heads * D);
     }
     for (std::int64_t kv = 0; kv < heads; ++kv)
-      attend_block(
-          op, t.at_line(kv * lines, D), lines,
-          {k + begin * k_pitch + kv * D, v + begin * v_pitch + kv * D, k_pitch, v_pitch, begin, keys});
+      attend_block(op, t.at_line(kv * lines, D), lines,
+                   {k + row * k_pitch + kv * D, v + row * v_pitch + kv * D, k_pitch, v_pitch, begin, keys});
   }
   finish_lines(op, run, t);
 }

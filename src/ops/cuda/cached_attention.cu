@@ -3,8 +3,8 @@
 // of lanes has its own online softmax; groups, then warps, are merged at the end in order. A long
 // context is split into parts of fixed length, one block each, which a second kernel merges.
 //
-// In calls of up to kFewRows rows the assignment of keys depends only on the context and on the
-// position of the row, so the other rows of a call do not change the bits of a row. Larger calls
+// In calls of up to kFewRows rows the assignment of keys depends only on the context, the window and
+// the position of the row, so the other rows of a call do not change the bits of a row. Larger calls
 // process prompts: cached_attention_blocks.cu computes their tiles, and contexts are not split.
 #include "ops/attention.h"
 
@@ -14,10 +14,16 @@ namespace thimble::cuda {
 
 namespace {
 
-// For few rows, a long context is split into parts of this many keys.
+// The most keys that a row attends to.
+std::int32_t window_of(const CachedAttentionAttributes& at) {
+  return at.window > 0 ? std::min(at.window, at.context) : at.context;
+}
+
+// For few rows, many keys are split into parts of this many.
 constexpr std::int64_t kCachedPart = 512;
-std::int64_t cached_attention_parts(std::int64_t rows, std::int64_t context) {
-  return rows <= kFewRows && context > 2 * kCachedPart ? (context + kCachedPart - 1) / kCachedPart : 1;
+std::int64_t cached_attention_parts(std::int64_t rows, const CachedAttentionAttributes& at) {
+  const std::int64_t keys = window_of(at);
+  return rows <= kFewRows && keys > 2 * kCachedPart ? (keys + kCachedPart - 1) / kCachedPart : 1;
 }
 
 constexpr int kWarps = 16, kKeysInFlight = 4;  // keys in flight per group of lanes
@@ -38,9 +44,18 @@ struct Cached {
   __device__ std::int32_t first_key(std::int32_t at) const { return max(0, at - window + 1); }
 };
 
-std::int32_t window_of(const CachedAttention& op) {
-  return op.at.window > 0 ? op.at.window : op.at.context;
-}
+// The rows of a slot from key `begin` on. With a window, the slot is a ring.
+struct SlotRows {
+  std::int64_t first;
+  std::int32_t start, context;  // start: the last position up to `begin` in the first row
+
+  __device__ SlotRows(std::int64_t slot, std::int32_t begin, std::int32_t rows)
+      : first(slot * rows), start(begin < rows ? 0 : begin - begin % rows), context(rows) {}
+  __device__ std::int64_t of(std::int32_t key) const {
+    const std::int32_t row = key - start;
+    return first + (row < context ? row : row - context);
+  }
+};
 
 // The state of an online softmax: a score weighs 2^(score - highest).
 struct Running {
@@ -68,14 +83,14 @@ __device__ float dot(const float (&a)[kVector], const float (&b)[kVector]) {
 
 // Adds kKeysInFlight keys, ignoring those from `end` on, to the softmax of every head.
 template <int lanes, int heads>
-__device__ void add_keys(const Cached& c, std::int64_t first, std::int64_t column, int key, int stride,
+__device__ void add_keys(const Cached& c, const SlotRows& rows, std::int64_t column, int key, int stride,
                          int end, const float (&query)[heads][kVector], Running (&running)[heads]) {
   Raw k[kKeysInFlight] = {}, v[kKeysInFlight] = {};
 #pragma unroll
   for (int i = 0; i < kKeysInFlight; ++i)
     if (key + i * stride < end) {  // memory past the end may contain anything, even NaN
-      k[i] = fetch(c.k_cache, first + key + i * stride, column);
-      v[i] = fetch(c.v_cache, first + key + i * stride, column);
+      k[i] = fetch(c.k_cache, rows.of(key + i * stride), column);
+      v[i] = fetch(c.v_cache, rows.of(key + i * stride), column);
     }
   float score[heads][kKeysInFlight];
 #pragma unroll
@@ -139,7 +154,7 @@ __global__ void __launch_bounds__(kWarps* kWarp) attend(Cached c) {
   const int head = static_cast<int>(blockIdx.y) * heads, part = static_cast<int>(blockIdx.z);
   const int warp = static_cast<int>(threadIdx.x) / kWarp, lane = static_cast<int>(threadIdx.x) % kWarp;
   const int slot = c.slot[n], last = c.position[n];
-  const int begin = max(part * c.keys_each, c.first_key(last)), end = min((part + 1) * c.keys_each, last + 1);
+  const int begin = c.first_key(last) + part * c.keys_each, end = min(begin + c.keys_each, last + 1);
   if (slot < 0) {
     for (int i = static_cast<int>(threadIdx.x); i < heads * D && part == 0; i += kWarps * kWarp)
       store_one(c.y, n, std::int64_t{head} * D + i, 0.0f);
@@ -155,12 +170,12 @@ __global__ void __launch_bounds__(kWarps* kWarp) attend(Cached c) {
     for (float& x : query[h]) x *= c.scale * kLog2E;
   }
   Running running[heads];
-  const std::int64_t first = std::int64_t{slot} * c.context,
-                     column = std::int64_t{head / c.group} * D + lane % lanes * kVector;
+  const SlotRows rows(slot, begin, c.context);
+  const std::int64_t column = std::int64_t{head / c.group} * D + lane % lanes * kVector;
   constexpr int stride = kWarps * groups;
   for (int key = begin + warp * groups + lane / lanes; key - lane / lanes < end;
        key += kKeysInFlight * stride)
-    add_keys<lanes, heads>(c, first, column, key, stride, end, query, running);
+    add_keys<lanes, heads>(c, rows, column, key, stride, end, query, running);
 
 #pragma unroll
   for (int h = 0; h < heads; ++h) {
@@ -199,11 +214,10 @@ void merge_parts(cudaStream_t stream, const Cached& c, std::int64_t rows, int he
                    [=] __device__(std::int64_t n, int column) {
                      if (c.slot[n] < 0) return;  // already set to zero
                      const float* from = c.partial + (n * heads + column / D) * c.parts * (D + 2);
-                     const int first = c.first_key(c.position[n]) / c.keys_each,
-                               parts = c.position[n] / c.keys_each + 1;
+                     const int last = c.position[n], parts = (last - c.first_key(last)) / c.keys_each + 1;
                      float maximum = kLowest, sum = 0, result = 0;
-                     for (int p = first; p < parts; ++p) maximum = fmaxf(maximum, from[p * (D + 2)]);
-                     for (int p = first; p < parts; ++p) {
+                     for (int p = 0; p < parts; ++p) maximum = fmaxf(maximum, from[p * (D + 2)]);
+                     for (int p = 0; p < parts; ++p) {
                        const float weight = exp2f(from[p * (D + 2)] - maximum);
                        sum += weight * from[p * (D + 2) + 1];
                        result += weight * from[p * (D + 2) + 2 + column % D];
@@ -239,11 +253,12 @@ template <int V>
 void append(cudaStream_t stream, const CachedAttention& op) {
   const View k(op.k), v(op.v), k_cache(op.k_cache), v_cache(op.v_cache);
   const Ints slot(op.slot), position(op.position);
-  const std::int64_t context = op.at.context;
+  const std::int32_t context = op.at.context;
   for_each_pack<V>("cached_attention append", stream, op.k.rows, op.k.cols,
                    [=] __device__(std::int64_t n, int column) {
                      if (slot[n] < 0) return;
-                     const std::int64_t row = slot[n] * context + position[n];
+                     const std::int64_t row =
+                         slot[n] * context + (position[n] < context ? position[n] : position[n] % context);
                      float x[V];
                      load(k, n, column, x);
                      store(k_cache, row, column, x);
@@ -265,8 +280,6 @@ struct PlainCached {
   std::int32_t size, group, context, window;
   float scale;
   Softcap softcap;
-
-  __device__ std::int64_t slot_row(std::int64_t n) const { return std::int64_t{slot[n]} * context; }
 };
 
 // Reduces over all threads with a fixed tree; every thread gets the result.
@@ -286,22 +299,24 @@ __device__ float over_block(float mine, Combine combine) {
 
 __global__ void __launch_bounds__(kPlainKeys) attend_plain(PlainCached c) {
   __shared__ float query[kLargestHead], weights[kPlainKeys];
-  const std::int64_t n = blockIdx.x, first = c.slot_row(n), column = std::int64_t{blockIdx.y} * c.size;
+  const std::int64_t n = blockIdx.x, column = std::int64_t{blockIdx.y} * c.size;
   const int thread = static_cast<int>(threadIdx.x), last = c.position[n];
-  if (first < 0) {
+  const int first_key = max(0, last - c.window + 1);
+  if (c.slot[n] < 0) {
     for (int d = thread; d < c.size; d += kPlainKeys) store_one(c.y, n, column + d, 0.0f);
     return;
   }
+  const SlotRows rows(c.slot[n], first_key, c.context);
   const std::int64_t kv = std::int64_t{static_cast<int>(blockIdx.y) / c.group} * c.size;
   for (int d = thread; d < c.size; d += kPlainKeys) query[d] = load_one(c.q, n, column + d);
   __syncthreads();
   float highest = -INFINITY, sum = 0, result[kPlainColumns] = {};
-  for (int begin = max(0, last - c.window + 1); begin <= last; begin += kPlainKeys) {
+  for (int begin = first_key; begin <= last; begin += kPlainKeys) {
     const int key = begin + thread;
     float score = -INFINITY;
     if (key <= last) {
       score = 0;
-      for (int i = 0; i < c.size; ++i) score += query[i] * load_one(c.k_cache, first + key, kv + i);
+      for (int i = 0; i < c.size; ++i) score += query[i] * load_one(c.k_cache, rows.of(key), kv + i);
       score = c.softcap.apply(score) * c.scale;
     }
     const float now = fmaxf(highest, over_block(score, [](float a, float b) { return fmaxf(a, b); }));
@@ -318,7 +333,7 @@ __global__ void __launch_bounds__(kPlainKeys) attend_plain(PlainCached c) {
       result[part] *= keep;
       if (d >= c.size) continue;
       for (int i = 0; i < count; ++i)
-        result[part] += weights[i] * load_one(c.v_cache, first + begin + i, kv + d);
+        result[part] += weights[i] * load_one(c.v_cache, rows.of(begin + i), kv + d);
     }
     __syncthreads();
   }
@@ -341,7 +356,7 @@ void attend_fallback(const Context& context, const CachedAttention& op) {
                            static_cast<std::int32_t>(op.head_size()),
                            static_cast<std::int32_t>(op.group()),
                            op.at.context,
-                           window_of(op),
+                           window_of(op.at),
                            op.at.scale,
                            Softcap(op.at.softcap, op.at.scale)};
   attend_plain<<<dim3(blocks_for(op.q.rows, 1), static_cast<unsigned>(op.at.heads)), kPlainKeys, 0,
@@ -358,7 +373,7 @@ void cached_attention_forward(const Context& context, const OpCall& call) {
   else
     append<1>(stream, op);
 
-  const std::int64_t D = op.head_size(), parts = cached_attention_parts(op.q.rows, op.at.context);
+  const std::int64_t D = op.head_size(), parts = cached_attention_parts(op.q.rows, op.at);
   if (!vectorized(op.q, {op.k_cache, op.v_cache}) || D % kVector != 0) return attend_fallback(context, op);
   const bool tiles = op.q.rows > kFewRows && supports_prompt_tiles(op);
   if (tiles) attend_prompt_tiles(context, op);
@@ -370,7 +385,7 @@ void cached_attention_forward(const Context& context, const OpCall& call) {
                  Ints(op.position),
                  static_cast<std::int32_t>(op.group()),
                  op.at.context,
-                 window_of(op),
+                 window_of(op.at),
                  static_cast<std::int32_t>(parts > 1 ? kCachedPart : op.at.context),
                  static_cast<std::int32_t>(parts),
                  tiles,
@@ -396,7 +411,7 @@ void cached_attention_forward(const Context& context, const OpCall& call) {
 std::int64_t cached_attention_scratch_bytes(std::span<const Shape> in, const Attributes& attributes) {
   // Per part: maximum score, sum and results.
   const auto at = attributes.as<CachedAttentionAttributes>();
-  const std::int64_t N = in[0].rows, C = in[0].cols, parts = cached_attention_parts(N, at.context);
+  const std::int64_t N = in[0].rows, C = in[0].cols, parts = cached_attention_parts(N, at);
   return parts > 1 ? N * parts * (C + 2 * at.heads) * kFloatBytes : 0;
 }
 

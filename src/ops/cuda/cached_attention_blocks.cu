@@ -91,14 +91,17 @@ __global__ void __launch_bounds__(kBlock) attend_tile(Prompt p) {
     if (tile + i < p.q.rows && p.slot[tile + i] >= 0) end = p.position[tile + i] + 1;
   const int begin = max(0, p.position[tile] - p.window + 1) / kKeys * kKeys;
   const std::int64_t first = std::int64_t{p.slot[tile]} * p.context;
-  const View k = slot_rows(p.k_cache, first, end), v = slot_rows(p.v_cache, first, end);
+  View k = slot_rows(p.k_cache, first, end), v = slot_rows(p.v_cache, first, end);
 
   Half *const q = memory, *const streamed = q + kPromptTile * kPitch<D>;
   const auto keys = [&](int stage) { return streamed + stage * kTileHalves; };
   const auto values = [&](int stage) { return streamed + (2 + stage) * kTileHalves; };
+  // A slot with a window may be a ring, which begins again at a tile.
   const auto fetch = [&](int key, int stage) {
-    fetch_tile<D, kKeys, kBlock>(keys(stage), k, key, kv_column);
-    fetch_tile<D, kKeys, kBlock>(values(stage), v, key, kv_column);
+    const int row = key % p.context;
+    k.rows = v.rows = row + end - key;
+    fetch_tile<D, kKeys, kBlock>(keys(stage), k, row, kv_column);
+    fetch_tile<D, kKeys, kBlock>(values(stage), v, row, kv_column);
     end_of_fetch();
   };
   fetch_tile<D, kPromptTile, kBlock>(q, p.q, tile, column);
