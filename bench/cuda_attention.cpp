@@ -1,5 +1,6 @@
 // Attention on the GPU: forward and backward at the sizes of real models, compared with a large
-// matrix product of cuBLASLt. FLOPs count the causal half: 2 products forward, 5 backward.
+// matrix product of cuBLASLt. FLOPs count the keys that queries attend to: 2 products forward, 5
+// backward.
 #include <fmt/format.h>
 
 #include <cmath>
@@ -19,7 +20,7 @@ namespace thimble {
 namespace {
 
 constexpr int kWarmUp = 3, kCalls = 10, kRepeats = 7;
-constexpr std::int64_t kWidth = 512;  // of all query heads together: the golf baseline's
+constexpr std::int64_t kWidth = 512;  // of all query heads together, at most: the golf baseline's
 
 // Tensors on the GPU.
 class Memory {
@@ -90,22 +91,24 @@ double product_peak(const std::shared_ptr<DeviceRuntime>& gpu) {
 }
 
 struct Size {
-  std::int64_t rows, context, head_size;
+  std::int64_t rows, context, head_size, window = 0;
+  float softcap = 0;
 };
 
 void measure(const std::shared_ptr<DeviceRuntime>& gpu, const Size& size, double peak, Table& table) {
   const Context context(gpu);
   Memory memory(gpu);
-  const std::int64_t heads = kWidth / size.head_size, kv_heads = heads / 2;
-  const std::int64_t kv_width = kv_heads * size.head_size;
+  const std::int64_t kv_heads = kWidth / size.head_size / 2, heads = 2 * kv_heads;
+  const std::int64_t width = heads * size.head_size, kv_width = width / 2;
   const AttentionAttributes attributes{static_cast<std::int32_t>(heads), static_cast<std::int32_t>(kv_heads),
-                                       1 / std::sqrt(static_cast<float>(size.head_size))};
-  const Tensor in[] = {memory.random(size.rows, kWidth), memory.random(size.rows, kv_width),
+                                       1 / std::sqrt(static_cast<float>(size.head_size)), size.softcap,
+                                       static_cast<std::int32_t>(size.window)};
+  const Tensor in[] = {memory.random(size.rows, width), memory.random(size.rows, kv_width),
                        memory.random(size.rows, kv_width), memory.first_rows(size.rows, size.context)};
-  const Tensor out[] = {memory.empty(size.rows, kWidth, DType::bf16),
+  const Tensor out[] = {memory.empty(size.rows, width, DType::bf16),
                         memory.empty(size.rows, heads, DType::f32)};
-  const Tensor d_out[] = {memory.random(size.rows, kWidth)};
-  const Tensor d_in[] = {memory.empty(size.rows, kWidth, DType::bf16),
+  const Tensor d_out[] = {memory.random(size.rows, width)};
+  const Tensor d_in[] = {memory.empty(size.rows, width, DType::bf16),
                          memory.empty(size.rows, kv_width, DType::bf16),
                          memory.empty(size.rows, kv_width, DType::bf16)};
   std::vector<Shape> shapes;
@@ -119,25 +122,33 @@ void measure(const std::shared_ptr<DeviceRuntime>& gpu, const Size& size, double
   call.d_in = d_in;
   call.scratch = memory.empty(1, cuda_backend().scratch_bytes(op::kAttention, shapes, attributes), DType::u8);
   const double backward = microseconds(gpu, [&] { cuda_kernels(&op::kAttention).backward(context, call); });
-  const double product =
-      2.0 * static_cast<double>(size.rows * kWidth) * (static_cast<double>(size.context) + 1) / 2;
+  const auto T = static_cast<double>(size.context),
+             W = size.window > 0 ? static_cast<double>(size.window) : T;
+  const double keys = (W * (W + 1) / 2 + (T - W) * W) / T;  // the mean over queries
+  const double product = 2.0 * static_cast<double>(size.rows * width) * keys;
   const auto rate = [&](double products, double us) { return products * product / us * 1e-6; };
   table.row({with_commas(size.rows), fmt::format("{}", size.context), fmt::format("{}", size.head_size),
-             fmt::format("{:.1f}", forward), fmt::format("{:.1f}", backward),
-             fmt::format("{:.1f}", forward + backward), fmt::format("{:.0f}", rate(2, forward)),
-             fmt::format("{:.0f}", rate(5, backward)),
+             size.window > 0 ? fmt::format("{}", size.window) : "-",
+             size.softcap > 0 ? fmt::format("{}", size.softcap) : "-", fmt::format("{:.1f}", forward),
+             fmt::format("{:.1f}", backward), fmt::format("{:.1f}", forward + backward),
+             fmt::format("{:.0f}", rate(2, forward)), fmt::format("{:.0f}", rate(5, backward)),
              fmt::format("{:.3f}", rate(7, forward + backward) / peak)});
 }
 
 void run() {
   const auto gpu = open_cuda();
   const double peak = product_peak(gpu);
-  Table table({"rows", "T", "D", "forward, us", "backward, us", "both, us", "forward, TFLOP/s",
-               "backward, TFLOP/s", "of a product's"});
+  Table table({"rows", "T", "D", "window", "softcap", "forward, us", "backward, us", "both, us",
+               "forward, TFLOP/s", "backward, TFLOP/s", "of a product's"});
   for (const std::int64_t head_size : {64, 128, 32})
     for (const std::int64_t context : {1024, 2048})
       for (const std::int64_t rows : {8192, 32768, 65536})
         measure(gpu, {rows, context, head_size}, peak, table);
+  // Windows of mistral and gemma, and gemma's heads and softcap.
+  for (const std::int64_t head_size : {64, 128, 96, 256})
+    for (const std::int64_t window : {0, 512, 1024})
+      measure(gpu, {32768, 8192, head_size, window}, peak, table);
+  for (const float softcap : {0.0f, 50.0f}) measure(gpu, {32768, 2048, 256, 0, softcap}, peak, table);
   fmt::print("{}, bf16, {} columns of queries, half as many of keys; 8192 x 8192 x 8192: {:.0f} TFLOP/s\n{}",
              gpu->facts().name, kWidth, peak, table.text());
 }

@@ -388,8 +388,8 @@ struct Ceiling {
 
 double cached_bytes(const Model& model, double positions) {
   const ModelConfig& config = model.config();
-  return 2 * positions *
-         static_cast<double>(config.passes(model.loop_on()) * config.kv_width() * dtype_bytes(model.dtype()));
+  return 2 * keys_per_token(config, positions, model.loop_on()) *
+         static_cast<double>(config.kv_width() * dtype_bytes(model.dtype()));
 }
 
 Ceiling ceiling_of(const Model& model, const Context& context, const SpeedRequest& request,

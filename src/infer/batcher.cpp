@@ -12,10 +12,26 @@ std::int64_t Slots::free_count() const {
   return std::ranges::count(slots_, false, &Slot::in_use);
 }
 
+// The next row attends to the last `window` positions, with its own.
+bool Slots::continues_from(const Slot& slot, std::int64_t length) const {
+  return slot.ring_begin == 0 || length - ring_.window + 1 >= slot.ring_begin;
+}
+
+void Slots::truncate(Slot& slot, std::int64_t length) {
+  slot.tokens.resize(static_cast<std::size_t>(length));
+  if (length == 0) slot.ring_begin = 0;  // everything is written again
+}
+
+void Slots::append(std::int64_t slot, TokenId token) {
+  at(slot).tokens.push_back(token);
+  if (ring_.rows > 0) at(slot).ring_begin = std::max(at(slot).ring_begin, size(slot) - ring_.rows);
+}
+
 Slots::Prefix Slots::longest_prefix(std::span<const TokenId> prompt) const {
   Prefix best;
   for (std::int64_t slot = 0; slot < count(); ++slot) {
-    const std::int64_t length = common_prefix(tokens(slot), prompt);
+    const std::int64_t common = common_prefix(tokens(slot), prompt);
+    const std::int64_t length = continues_from(at(slot), common) ? common : 0;
     const bool free_and_equal =
         length > 0 && length == best.length && at(best.slot).in_use && !at(slot).in_use;
     if (length > best.length || free_and_equal) best = {slot, length};
@@ -36,18 +52,19 @@ std::int64_t Slots::take(Prefix prefix) {
   const std::int64_t slot = continues ? prefix.slot : oldest_free();
   if (slot < 0) return slot;
   at(slot).in_use = true;
-  at(slot).tokens.resize(static_cast<std::size_t>(slot == prefix.slot ? prefix.length : 0));
+  truncate(at(slot), slot == prefix.slot ? prefix.length : 0);
   return slot;
 }
 
 void Slots::copied(std::int64_t slot, Prefix prefix) {
   const auto& from = tokens(prefix.slot);
   at(slot).tokens.assign(from.begin(), from.begin() + prefix.length);
+  at(slot).ring_begin = at(prefix.slot).ring_begin;
 }
 
 void Slots::keep_prefix_of(std::int64_t slot, std::span<const TokenId> next) {
   const std::int64_t kept = common_prefix(tokens(slot), next.first(next.size() - 1));
-  at(slot).tokens.resize(static_cast<std::size_t>(kept));
+  truncate(at(slot), continues_from(at(slot), kept) ? kept : 0);
 }
 
 void Slots::release(std::int64_t slot) {
@@ -77,7 +94,7 @@ Batcher::Batcher(Model& model, const Tokenizer* tokenizer, const BatcherOptions&
       tokenizer_(tokenizer),
       options_(checked(options)),
       cache_(model.make_cache(options.slots)),
-      slots_(options.slots) {
+      slots_(options.slots, cache_ring(model.config())) {
   if (options_.rows_per_step == 0) options_.rows_per_step = model.max_decode_rows();
 }
 
@@ -165,7 +182,7 @@ void Batcher::plan_rows() {
     while (count < missing(*sequence)) {
       const std::int64_t position = slots_.size(sequence->slot) + count;
       const std::int64_t block = std::min(missing(*sequence) - count, kBlock - position % kBlock);
-      if (block > left) break;
+      if (block > left || count + block > model_.max_slot_rows()) break;
       count += block;
       left -= block;
     }

@@ -13,7 +13,9 @@
 // A slot keeps its tokens after its sequence ends (prefix cache). A new request reuses the slot
 // that shares the longest prefix with its prompt, or a copy of that prefix if the slot is in use.
 // If another request is currently processing the same prefix, the new request waits for it, unless
-// that saves fewer than 64 tokens.
+// that saves fewer than 64 tokens. Layers with a window keep only a ring of the last positions
+// (model/kv_cache.h), so a model that has them reuses a prefix only if the slot has read few tokens
+// after it.
 //
 // The result of a sample depends only on its request, not on other requests, the slot or the cache
 // contents. On the CPU results are bit-identical, because decoding is batch-invariant
@@ -44,13 +46,14 @@ std::int64_t common_prefix(std::span<const TokenId> a, std::span<const TokenId> 
 // The tokens stored in each slot, and the choice of a slot for a new prompt.
 class Slots {
  public:
-  explicit Slots(std::int64_t count) : slots_(static_cast<std::size_t>(count)) {}
+  explicit Slots(std::int64_t count, CacheRing ring = {})
+      : slots_(static_cast<std::size_t>(count)), ring_(ring) {}
 
   std::int64_t count() const { return static_cast<std::int64_t>(slots_.size()); }
   std::int64_t free_count() const;
 
-  // The slot, in use or free, that shares the longest prefix with `prompt`. length is 0 if none
-  // does.
+  // The slot, in use or free, that shares the longest prefix with `prompt` and can continue from it.
+  // length is 0 if there is none.
   struct Prefix {
     std::int64_t slot = -1, length = 0;
   };
@@ -67,7 +70,7 @@ class Slots {
   // Keeps the tokens that `next` begins with too, but not its last token, which must be processed
   // again for its logits.
   void keep_prefix_of(std::int64_t slot, std::span<const TokenId> next);
-  void append(std::int64_t slot, TokenId token) { at(slot).tokens.push_back(token); }
+  void append(std::int64_t slot, TokenId token);
   void release(std::int64_t slot);  // keeps the tokens for reuse
   const std::vector<TokenId>& tokens(std::int64_t slot) const { return at(slot).tokens; }
   std::int64_t size(std::int64_t slot) const { return static_cast<std::int64_t>(tokens(slot).size()); }
@@ -75,14 +78,18 @@ class Slots {
  private:
   struct Slot {
     std::vector<TokenId> tokens;  // whose keys and values are in the cache
+    std::int64_t ring_begin = 0;  // the first position whose keys and values the rings have
     bool in_use = false;
     std::uint64_t released = 0;  // sequence number of the last release
   };
   std::int64_t oldest_free() const;
+  bool continues_from(const Slot& slot, std::int64_t length) const;
+  static void truncate(Slot& slot, std::int64_t length);
   const Slot& at(std::int64_t slot) const { return slots_[static_cast<std::size_t>(slot)]; }
   Slot& at(std::int64_t slot) { return slots_[static_cast<std::size_t>(slot)]; }
 
   std::vector<Slot> slots_;
+  CacheRing ring_;
   std::uint64_t releases_ = 0;
 };
 

@@ -7,6 +7,7 @@
 #include <map>
 
 #include "base/error.h"
+#include "model/kv_cache.h"
 #include "model/params.h"
 #include "ops/attention.h"
 #include "ops/cast.h"
@@ -131,8 +132,9 @@ class Gpt {
     if (o_.mode != Mode::decoding)
       return op::attention(t_, q, k, v, g_.first, {heads(), kv_heads(), scale, cap, window});
     const auto p = static_cast<std::size_t>(pass);
-    return op::cached_attention(t_, q, k, v, g_.slot, g_.position, g_.k_cache[p], g_.v_cache[p],
-                                {heads(), kv_heads(), static_cast<int>(c_.context), scale, cap, window});
+    return op::cached_attention(
+        t_, q, k, v, g_.slot, g_.position, g_.k_cache[p], g_.v_cache[p],
+        {heads(), kv_heads(), static_cast<int>(cache_rows(c_, layer_of(pass))), scale, cap, window});
   }
 
   Value rotated(int layer, Value x, ParamView gain, ParamView weight, std::int64_t count) {
@@ -278,8 +280,9 @@ class Gpt {
     g_.turns = t_.floats("turns", c_.context, c_.position == PositionKind::rope ? c_.rope_dims : 2);
     if (c_.local_rope_base > 0) g_.local_turns = t_.floats("local_turns", c_.context, c_.rope_dims);
     for (int pass = 0; decoding && pass < std::ssize(order_); ++pass) {
-      g_.k_cache.push_back(t_.state(name(pass, "k_cache"), o_.slots * c_.context, c_.kv_width()));
-      g_.v_cache.push_back(t_.state(name(pass, "v_cache"), o_.slots * c_.context, c_.kv_width()));
+      const std::int64_t rows = o_.slots * cache_rows(c_, layer_of(pass));
+      g_.k_cache.push_back(t_.state(name(pass, "k_cache"), rows, c_.kv_width()));
+      g_.v_cache.push_back(t_.state(name(pass, "v_cache"), rows, c_.kv_width()));
     }
   }
 

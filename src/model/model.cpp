@@ -5,10 +5,11 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
+#include <limits>
+#include <map>
 
 #include "base/error.h"
 #include "base/parallel.h"
-#include "base/text.h"
 #include "ops/rope.h"
 #include "ops/sums.h"
 #include "ops/table.h"
@@ -65,13 +66,10 @@ int head_chunk(const ModelConfig& config, Device device) {
 }
 
 void check_has_kernels(const ModelConfig& config, Device device) {
-  if (device == Device::cpu) return;
-  std::vector<std::string> missing;
-  if (config.window > 0 && config.window < config.context) missing.emplace_back("window");
-  if (config.attention_softcap > 0) missing.emplace_back("attention_softcap");
-  if (config.mlp == MlpKind::geglu) missing.emplace_back("mlp = geglu");
-  check(missing.empty(), Hint{"use --device cpu"}, "CUDA has no kernels for this model's {}",
-        joined(missing, ", "));
+  constexpr std::int64_t kLargestHead = 256;  // ops/cuda/attention.cu
+  check(device == Device::cpu || config.head_dim <= kLargestHead, Hint{"use --device cpu"},
+        "CUDA has kernels for heads of up to {} columns, but this model's head_dim is {}", kLargestHead,
+        config.head_dim);
 }
 
 ForTraining training_purpose(const GradientOptions& options) {
@@ -322,7 +320,17 @@ KvCache Model::make_cache(std::int64_t slots) const {
 
 Tensor Model::decode(const Rows& rows, KvCache& cache) {
   check(!rows.gather.empty(), "[model] decoding needs at least one row in gather");
+  check_slot_rows(rows);
   return device() == Device::cpu ? decode_on_cpu(rows, cache) : decode_on_gpu(rows, cache);
+}
+
+// More rows would overwrite keys in the rings of the cache that the first of them attend to.
+void Model::check_slot_rows(const Rows& rows) const {
+  if (rows.count() <= kCacheSlack || cache_ring(config_).rows == 0) return;
+  std::map<std::int32_t, std::int64_t> by_slot;
+  for (const std::int32_t slot : rows.slot)
+    check(++by_slot[slot] <= kCacheSlack,
+          "[model] expected at most {} rows of a slot in a call, because of the model's window", kCacheSlack);
 }
 
 // `gathered`: maximum number of rows with logits; 0: all rows.
@@ -374,6 +382,10 @@ void Model::drop_recorded() {
 std::int64_t Model::max_decode_rows() const {
   constexpr std::int64_t kFew = 512, kMany = 4096, kLogits = std::int64_t{64} << 20;
   return device() == Device::cpu ? kFew : std::clamp(kLogits / config_.vocab_size, kFew, kMany);
+}
+
+std::int64_t Model::max_slot_rows() const {
+  return cache_ring(config_).rows > 0 ? kCacheSlack : std::numeric_limits<std::int64_t>::max();
 }
 
 std::int64_t score_rows_beside(std::int64_t training_rows) {

@@ -131,6 +131,8 @@ class Model {
   // model that is trained on the CPU, about as many as its training programs have, so that scoring
   // needs no further memory.
   std::int64_t max_decode_rows() const;
+  // Of one slot in a call: decode() refuses more. Only a cache with rings (kv_cache.h) has a limit.
+  std::int64_t max_slot_rows() const;
   std::int64_t max_score_rows();
 
   // Number of cached programs, each with its own memory. On a GPU at most kMostRecorded decoding
@@ -145,6 +147,7 @@ class Model {
   const BoundProgram* largest_training_program() const;
   void bind_parameters(BoundProgram& bound);
   void bind_cache(BoundProgram& bound, const KvCache& cache);
+  void check_slot_rows(const Rows& rows) const;
   void prepare(BoundProgram& bound);
   void run(BoundProgram& bound);
   BoundProgram& scoring_program(std::int64_t rows, bool logits);

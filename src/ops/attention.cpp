@@ -207,7 +207,7 @@ struct CachedAttentionFormula {
   template <class T>
   static void forward(const CachedAttention& op) {
     for (std::int64_t n = 0; n < op.q.rows; ++n) {
-      const std::int64_t row = slot_row(op, n) + position(op, n);
+      const std::int64_t row = cache_row(op, n, position(op, n));
       std::copy_n(op.k.row<T>(n), op.k.cols, op.k_cache.row<T>(row));
       std::copy_n(op.v.row<T>(n), op.v.cols, op.v_cache.row<T>(row));
     }
@@ -219,8 +219,8 @@ struct CachedAttentionFormula {
   static std::int64_t position(const CachedAttention& op, std::int64_t n) {
     return *op.position.row<std::int32_t>(n);
   }
-  static std::int64_t slot_row(const CachedAttention& op, std::int64_t n) {
-    return *op.slot.row<std::int32_t>(n) * std::int64_t{op.at.context};
+  static std::int64_t cache_row(const CachedAttention& op, std::int64_t n, std::int64_t m) {
+    return *op.slot.row<std::int32_t>(n) * std::int64_t{op.at.context} + m % op.at.context;
   }
 
   template <class T>
@@ -232,7 +232,7 @@ struct CachedAttentionFormula {
     for (std::int64_t m = begin; m <= position(op, n); ++m) {
       T dot = 0;
       for (std::int64_t d = 0; d < D; ++d)
-        dot += op.q.row<T>(n)[h * D + d] * op.k_cache.row<T>(slot_row(op, n) + m)[kv + d];
+        dot += op.q.row<T>(n)[h * D + d] * op.k_cache.row<T>(cache_row(op, n, m))[kv + d];
       score.push_back(capped(T(op.at.scale) * dot, op.at.softcap));
     }
     auto highest = real_part(score[0]);
@@ -243,7 +243,7 @@ struct CachedAttentionFormula {
       T y = 0;
       for (std::size_t i = 0; i < score.size(); ++i)
         y += score[i] / sum *
-             op.v_cache.row<T>(slot_row(op, n) + begin + static_cast<std::int64_t>(i))[kv + d];
+             op.v_cache.row<T>(cache_row(op, n, begin + static_cast<std::int64_t>(i)))[kv + d];
       op.y.row<T>(n)[h * D + d] = y;
     }
   }

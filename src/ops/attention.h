@@ -40,8 +40,6 @@ struct AttentionAttributes {
   float scale = 1;
   float softcap = 0;        // 0: off
   std::int32_t window = 0;  // tokens that a row attends to, with itself; 0: all
-
-  bool is_plain() const { return softcap == 0 && window == 0; }
 };
 
 struct Attention {
@@ -116,14 +114,16 @@ inline constexpr double kMinValueNorm = 1e-12;
 // attends to everything in that slot up to its own position.
 //
 //   q     [N, H D]   slot      [N] i32  -1 (GPU only): padding row; nothing is appended, y is 0
-//   k, v  [N, K D]   position  [N] i32  < context
-//   k_cache, v_cache  [slots * context, K D]  in the dtype of k and v; slot s starts at row
-//                     s * context. The op writes to them: they are state, not inputs.
+//   k, v  [N, K D]   position  [N] i32  < context, or any with a window: see below
+//   k_cache, v_cache  [slots * context, K D]  in the dtype of k and v; position p of slot s is in row
+//                     s * context + p % context. The op writes to them: they are state, not inputs.
 //
 //   y[n, h] = sum over m in [0, position[n]] of
 //             softmax_m(scale q[n, h] . k_cache[slot, m]) v_cache[slot, m]
 //
-// softcap and window: as in attention, with position[n] - window + 1 as the least m.
+// softcap and window: as in attention, with position[n] - window + 1 as the least m. With a window,
+// a slot may be a ring that keeps the last `context` positions. Then context is a multiple of 64, and
+// at least window + R - 1, where R is the number of rows of a slot in a call.
 //
 // Rows of one slot must come in order of position; rows of different slots may come in any order.
 // All rows are appended before any row attends. Batch-invariant: the other rows of a call do not
@@ -134,8 +134,6 @@ struct CachedAttentionAttributes {
   float scale = 1;
   float softcap = 0;
   std::int32_t window = 0;
-
-  bool is_plain() const { return softcap == 0 && window == 0; }
 };
 
 struct CachedAttention {

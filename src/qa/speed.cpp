@@ -43,8 +43,8 @@ class RandomStreams {
   // Processes `count` more tokens of every stream, in as few calls as possible.
   void read(std::int64_t count) {
     for (std::int64_t done = 0; done < count;) {
-      const std::int64_t rows =
-          std::min(count - done, std::max<std::int64_t>(model_.max_decode_rows() / streams_, 1));
+      const std::int64_t rows = std::min({count - done, model_.max_slot_rows(),
+                                          std::max<std::int64_t>(model_.max_decode_rows() / streams_, 1)});
       step(rows);
       done += rows;
     }
@@ -182,7 +182,7 @@ double bytes_per_token(const Model& model, double positions) {
   const ParamTable& params = model.params();
   const double weights = static_cast<double>(params.count(ParamGroup::matrix) + params.head().count());
   const double cached =
-      2 * positions * static_cast<double>(config.passes(model.loop_on()) * config.kv_width());
+      2 * keys_per_token(config, positions, model.loop_on()) * static_cast<double>(config.kv_width());
   return (weights + cached) * static_cast<double>(dtype_bytes(model.dtype()));
 }
 

@@ -58,7 +58,7 @@ std::int64_t validation_bytes(const Config& config, std::int64_t training_rows, 
   const bool one_batch = val_tokens > 0 && val_tokens <= most;
   const std::int64_t scoring = scoring_bytes(config, one_batch ? (val_tokens + T - 1) / T * T : most, dtype);
   const std::int64_t generation = generation_bytes(config, dtype);
-  std::int64_t bytes = 2 * model.passes(config.state.loop_on) * T * model.kv_width() * dtype_bytes(dtype);
+  std::int64_t bytes = cache_bytes(model, 1, dtype, config.state.loop_on);
   if (scoring > training_bytes) bytes += one_batch ? scoring : scoring * 3 / 2;
   if (generation > training_bytes) bytes += generation;
   return bytes;

@@ -185,6 +185,9 @@ TEST(RecordedOnCuda, KeepsOnlyTheMostRecentPrograms) {
 // kernel, prompts among decoding rows, and padding rows.
 struct LongCache {
   std::int64_t heads, kv_heads, size, context;
+  std::int32_t window = 0;
+  float softcap = 0;
+  bool is_ring = false;  // the context is a multiple of 64 and at least window + 300
 };
 
 constexpr std::int64_t kSlots = 3;
@@ -202,16 +205,18 @@ std::vector<float> short_numbers(std::mt19937& random, std::int64_t count) {
   return values;
 }
 
-// `prompt` rows of slot 0, the last row of slot 1, the first row of slot 2, and padding rows.
+// `prompt` rows of slot 0, the last row of slot 1, the first row of slot 2, and padding rows. Slots
+// that are rings have been filled twice.
 CacheCall make_call(const LongCache& shape, std::int64_t prompt, std::int64_t rows) {
   std::mt19937 random(3);
-  const std::int64_t T = shape.context, kv = shape.kv_heads * shape.size;
+  const std::int64_t T = shape.context, kv = shape.kv_heads * shape.size,
+                     end = shape.is_ring ? 3 * T - 40 : T;
   CacheCall call;
   call.slot = {1, 2};
-  call.position = {static_cast<std::int32_t>(T - 1), 0};
+  call.position = {static_cast<std::int32_t>(end - 1), 0};
   for (std::int64_t i = 0; i < prompt; ++i) {
     call.slot.push_back(0);
-    call.position.push_back(static_cast<std::int32_t>(T - 30 - prompt + i));
+    call.position.push_back(static_cast<std::int32_t>(end - 30 - prompt + i));
   }
   call.slot.resize(static_cast<std::size_t>(rows), -1);
   call.position.resize(call.slot.size(), 0);
@@ -253,7 +258,7 @@ class Uploader {
 
 std::vector<float> attended(const Context& context, const LongCache& shape, const CacheCall& call,
                             std::int64_t rows, DType dtype) {
-  const auto [H, K, D, T] = shape;
+  const auto [H, K, D, T, window, softcap, is_ring] = shape;
   Uploader upload(context);
   const std::vector<float> before(static_cast<std::size_t>(rows * H * D), 7);
   const std::vector<Tensor> in = {upload(call.q, rows, H * D, dtype),
@@ -264,8 +269,12 @@ std::vector<float> attended(const Context& context, const LongCache& shape, cons
                                   upload(call.keys, kSlots * T, K * D, dtype),
                                   upload(call.values, kSlots * T, K * D, dtype)};
   const std::vector<Tensor> out = {upload(before, rows, H * D, dtype)};
-  const Attributes attributes = CachedAttentionAttributes{
-      static_cast<std::int32_t>(H), static_cast<std::int32_t>(K), static_cast<std::int32_t>(T), 0.3f};
+  const Attributes attributes = CachedAttentionAttributes{static_cast<std::int32_t>(H),
+                                                          static_cast<std::int32_t>(K),
+                                                          static_cast<std::int32_t>(T),
+                                                          0.3f,
+                                                          softcap,
+                                                          window};
   const OpDefinition& def = op::kCachedAttention;
   const Backend& backend = backend_of(context.device());
   std::vector<Shape> shapes;
@@ -306,14 +315,22 @@ TEST_P(LongCaches, MatchTheCpu) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(, LongCaches,
-                         testing::Values(LongCache{8, 4, 64, 1024}, LongCache{8, 2, 64, 1025},
-                                         LongCache{4, 4, 128, 3000}, LongCache{6, 2, 32, 2048},
-                                         LongCache{4, 1, 16, 1500}, LongCache{4, 2, 24, 1100}),
-                         [](const auto& info) {
-                           return fmt::format("{}of{}x{}at{}", info.param.heads, info.param.kv_heads,
-                                              info.param.size, info.param.context);
-                         });
+INSTANTIATE_TEST_SUITE_P(
+    , LongCaches,
+    testing::Values(LongCache{8, 4, 64, 1024}, LongCache{8, 2, 64, 1025}, LongCache{4, 4, 128, 3000},
+                    LongCache{6, 2, 32, 2048}, LongCache{4, 1, 16, 1500}, LongCache{4, 2, 24, 1100},
+                    LongCache{4, 1, 256, 1024}, LongCache{4, 2, 96, 1024}, LongCache{2, 2, 200, 1024},
+                    LongCache{8, 4, 64, 3000, 700}, LongCache{8, 2, 128, 1100, 100, 4},
+                    LongCache{4, 1, 256, 2100, 512}, LongCache{8, 4, 256, 1024, 65, 3},
+                    LongCache{4, 2, 96, 1500, 20}, LongCache{4, 2, 24, 1100, 300, 2},
+                    LongCache{8, 4, 64, 1536, 512, 0, true}, LongCache{4, 1, 256, 1536, 1200, 0, true},
+                    LongCache{8, 2, 128, 448, 100, 4, true}, LongCache{6, 2, 24, 448, 130, 0, true}),
+    [](const auto& info) {
+      const LongCache& of = info.param;
+      return fmt::format("{}of{}x{}at{}{}{}{}", of.heads, of.kv_heads, of.size, of.context,
+                         of.window > 0 ? fmt::format("window{}", of.window) : "",
+                         of.softcap > 0 ? "capped" : "", of.is_ring ? "ring" : "");
+    });
 
 }  // namespace
 }  // namespace thimble::decode_test

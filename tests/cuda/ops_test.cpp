@@ -2,8 +2,6 @@
 #include <set>
 
 #include "cuda/device.h"
-#include "ops/attention.h"
-#include "ops/elementwise.h"
 #include "ops/op_harness.h"
 #include "ops/tolerances.h"
 
@@ -21,13 +19,6 @@ const Context* gpu_context(std::string& reason) {
       gpu.runtime ? std::make_unique<Context>(gpu.runtime) : nullptr;
   reason = gpu.reason;
   return context.get();
-}
-
-// CUDA has no kernels for windows, softcaps of scores and geglu.
-bool runs_on_cuda(const OpDefinition& def, const Attributes& attributes) {
-  if (&def == &op::kAttention) return attributes.as<AttentionAttributes>().is_plain();
-  if (&def == &op::kCachedAttention) return attributes.as<CachedAttentionAttributes>().is_plain();
-  return &def != &op::kActivation || attributes.as<ActivationAttributes>().kind != ActivationKind::geglu;
 }
 
 class EveryOpOnCuda : public EveryOp {
@@ -51,7 +42,6 @@ class EveryOpOnCuda : public EveryOp {
     for (const Conditions& cuda : {cuda_in(DType::f32), cuda_in(DType::bf16), cuda_in(DType::f16)}) {
       if (!has_kernels(def(), cuda_backend(), cuda.dtype)) continue;
       for (const OpCase& op_case : cases_in(GetParam(), cuda.dtype)) {
-        if (!runs_on_cuda(def(), op_case.attributes)) continue;
         SCOPED_TRACE(fmt::format("{} {}", dtype_name(cuda.dtype), op_case.name));
         body(cuda, op_case);
       }

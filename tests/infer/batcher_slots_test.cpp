@@ -45,6 +45,32 @@ TEST(Slots, KeepThePrefixOfASlidWindowExceptItsLastToken) {
   EXPECT_EQ(slots.tokens(1), (Tokens{1, 5}));
 }
 
+// A ring of 8 positions, of which a row attends to 3.
+TEST(Slots, ContinueFromAPrefixOnlyIfTheRingsHaveItsLastWindow) {
+  Slots slots(2, {.rows = 8, .window = 3});
+  slots.take({});
+  fill(slots, 0, {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11});  // the ring has positions 4 to 11
+  const auto length = [&](Tokens prompt) { return slots.longest_prefix(prompt).length; };
+  EXPECT_EQ(length({0, 1, 2, 3, 4, 5, 99}), 6) << "position 6 attends to 4, 5 and itself";
+  EXPECT_EQ(length({0, 1, 2, 3, 4, 99}), 0) << "position 5 attends to 3, which is overwritten";
+  slots.release(0);
+  // A truncated slot does not get its overwritten positions back.
+  EXPECT_EQ(slots.take(slots.longest_prefix(Tokens{0, 1, 2, 3, 4, 5, 6, 99})), 0);
+  EXPECT_EQ(slots.size(0), 7);
+  EXPECT_EQ(length({0, 1, 2, 3, 4, 99}), 0);
+  // A copy has what its source has.
+  const auto prefix = slots.longest_prefix(Tokens{0, 1, 2, 3, 4, 5, 6, 50});
+  EXPECT_EQ(slots.take(prefix), 1);
+  slots.copied(1, prefix);
+  slots.keep_prefix_of(0, Tokens{0, 9});
+  EXPECT_EQ(slots.size(0), 0);
+  EXPECT_EQ(length({0, 1, 2, 3, 4, 99}), 0);
+  EXPECT_EQ(length({0, 1, 2, 3, 4, 5, 6}), 7);
+  // An empty slot is written again from the start.
+  fill(slots, 0, {0, 1, 2, 3, 4, 5, 6, 7});
+  EXPECT_EQ(length({0, 1, 99}), 2);
+}
+
 TEST(Slots, APrefixIsCopiedFromASlotInUse) {
   Slots slots = used_slots({{1, 2, 3}, {9}});
   EXPECT_EQ(slots.take(slots.longest_prefix(Tokens{1, 2, 3})), 0);

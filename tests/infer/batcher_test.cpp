@@ -7,6 +7,7 @@
 #include "infer/plain_sample.h"
 #include "infer/request.h"
 #include "infer/run_requests.h"
+#include "model/random_model.h"
 #include "support/message_of.h"
 
 namespace thimble::batcher_test {
@@ -45,6 +46,32 @@ TEST_F(Batching, SamplesOfOnePromptShareItsPrefixAndDiffer) {
     }
     EXPECT_NE(ids_of(samples[0].tokens), ids_of(samples[1].tokens));
   }
+}
+
+// Layers with a window keep a ring of 1,088 positions, so a prompt that shares only an early prefix
+// with a slot is read from its start.
+TEST_F(Batching, ModelsWithRingsReusePrefixesThatTheRingsStillHave) {
+  Model model = random_model(
+      small_config("llama", {"context=2500", "layers=2", "window=20", "global_every=2",
+                             fmt::format("vocab_size={}", tokenizer_->vocab_size()), "batch_tokens=2500"}),
+      context_);
+  std::string text;
+  for (int i = 0; i < 1500; ++i) text.push_back(static_cast<char>('a' + i * i % 23));
+  Batcher two(model, tokenizer_.get(), {.slots = 2});
+  const auto expect = [&](const Request& wanted, std::int64_t cached) {
+    const Sample sample = generate(two, wanted).at(0);
+    EXPECT_EQ(sample.usage.cached_tokens, cached);
+    EXPECT_EQ(ids_of(sample.tokens), ids_of(plain_sample(model, *tokenizer_, wanted).tokens));
+  };
+  expect(request(text), 0);
+  expect(request(text.substr(0, 1400) + "and more"), 1401);  // with bos
+  expect(request(text.substr(0, 300) + "something else"), 0);
+  Request several = request(text.substr(0, 1300));
+  several.samples = 2;
+  const auto samples = generate(two, several);
+  for (int i = 0; i < 2; ++i)
+    EXPECT_EQ(ids_of(samples[static_cast<std::size_t>(i)].tokens),
+              ids_of(plain_sample(model, *tokenizer_, several, i).tokens));
 }
 
 TEST_F(Batching, ASampleThatWaitsForAPrefixIsNotOvertaken) {

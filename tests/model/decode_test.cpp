@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "base/error.h"
 #include "model/random_model.h"
 
 namespace thimble::decode_test {
@@ -145,6 +146,62 @@ TEST_P(Decoding, ContinuesFromACopiedPrefix) {
     const Tensor logits = model.decode(decode_rows(model.config(), 2, std::vector{reader.next()}), cache);
     expect_row(logits, 0, reader, reader.read - 1);
   }
+}
+
+// Layers with a window keep a ring of 1,088 positions.
+TEST(CacheRings, DecodingATextOfSeveralRingsEqualsScoring) {
+  const ModelConfig config =
+      small_config("llama", {"context=2500", "layers=3", "window=20", "global_every=2", "batch_tokens=2500"});
+  ASSERT_EQ(cache_rows(config, 0), 1088);
+  ASSERT_EQ(cache_rows(config, 1), 2500);
+  const Context context;
+  Model model = random_model(config, context);
+  std::mt19937 random(6);
+  Reader reader = make_reader(model, random, 0, 2400);
+  KvCache cache = model.make_cache(2);
+  const auto read_to = [&](std::size_t end, std::size_t together) {
+    while (reader.read < end) {
+      std::vector<DecodeRow> rows;
+      while (rows.size() < together && reader.read < end) rows.push_back(reader.next());
+      for (DecodeRow& row : rows) row.wants_logits = &row == &rows.back();
+      expect_row(model.decode(decode_rows(config, 2, rows), cache), 0, reader, reader.read - 1);
+    }
+  };
+  read_to(1000, 1000);
+  read_to(1150, 1);
+  read_to(2174, kCacheSlack);
+  read_to(2300, 7);
+  cache.copy_prefix(0, 1, 2000);
+  reader.slot = 1, reader.read = 2000;
+  read_to(2400, 25);
+}
+
+TEST(CacheRings, ACallMayNotOverwriteWhatItsRowsAttendTo) {
+  const ModelConfig config =
+      small_config("llama", {"context=2500", "layers=1", "window=20", "batch_tokens=2500"});
+  const Context context;
+  Model model = random_model(config, context);
+  KvCache cache = model.make_cache(1);
+  std::vector<DecodeRow> rows;
+  for (std::int32_t position = 0; position <= kCacheSlack; ++position)
+    rows.push_back({.token = 1, .previous = 1, .before_previous = 1, .position = position});
+  EXPECT_THROW(model.decode(decode_rows(config, 1, rows), cache), Error);
+}
+
+// The caches of Gemma 3 270M and 1B for a context of 8,192: 15 of 18 and 22 of 26 layers have a
+// window of 512.
+TEST(CacheRings, AreSmallerThanTheContext) {
+  ModelConfig gemma;
+  gemma.context = 8192, gemma.layers = 18, gemma.kv_heads = 1, gemma.head_dim = 256;
+  const std::int64_t row = 2 * 256 * 2;  // keys and values, bf16
+  EXPECT_EQ(cache_bytes(gemma, 1, DType::bf16), 18 * 8192 * row);
+  gemma.window = 512, gemma.global_every = 6;
+  EXPECT_EQ(cache_bytes(gemma, 1, DType::bf16), (3 * 8192 + 15 * 1536) * row);
+  EXPECT_EQ(cache_bytes(gemma, 8, DType::bf16), 8 * (3 * 8192 + 15 * 1536) * row);
+  gemma.layers = 26;
+  EXPECT_EQ(cache_bytes(gemma, 1, DType::bf16), (4 * 8192 + 22 * 1536) * row);
+  gemma.context = 1024;  // a ring would be longer
+  EXPECT_EQ(cache_bytes(gemma, 1, DType::bf16), 26 * 1024 * row);
 }
 
 void fill_keys(const KvCache& cache, float value) {

@@ -72,7 +72,8 @@ inline std::vector<OpCase> attention_cases() {
         HeadSize{130, 4, 1, 64, 40, true}, HeadSize{5, 2, 1, 4, 9, false, 1},
         HeadSize{16, 2, 1, 16, 7, false, 3}, HeadSize{16, 2, 2, 8, 100, false, 0, 0.75f},
         HeadSize{37, 4, 2, 16, 20, false, 9, 1.5f}, HeadSize{300, 4, 2, 16, 170, true, 64},
-        HeadSize{290, 2, 1, 32, 1000, true, 70}, HeadSize{1100, 1, 1, 8, 5000, true, 130, 2}}) {
+        HeadSize{290, 2, 1, 32, 1000, true, 70}, HeadSize{1100, 1, 1, 8, 5000, true, 130, 2},
+        HeadSize{75, 2, 1, 256, 50, true, 40, 3}, HeadSize{70, 1, 1, 144, 50, true}}) {
     cases.push_back({s.text(),
                      {fill.rows(s.N, s.H * s.D), fill.rows(s.N, s.K * s.D), fill.rows(s.N, s.K * s.D),
                       column(fill.first_rows(s.N, s.document))},
@@ -126,7 +127,12 @@ inline std::vector<OpCase> cached_attention_cases() {
         Size{3, 1, 17, 30, {{1, 0, 20}, {3, 29, 1}}, false, 0, 0.75f},
         Size{4, 2, 16, 300, {{1, 0, 200}, {0, 299, 1}, {2, 130, 3}}, true, 65},
         Size{4, 1, 33, 300, {{1, 60, 100}, {0, 299, 1}, {2, 130, 3}}, true, 64, 2},
-        Size{8, 2, 64, 300, {{1, 60, 100}, {0, 299, 1}, {2, 130, 3}}, true, 100, 2}}) {
+        Size{8, 2, 64, 300, {{1, 60, 100}, {0, 299, 1}, {2, 130, 3}}, true, 100, 2},
+        Size{4, 1, 256, 150, {{1, 20, 90}, {0, 149, 1}, {2, 100, 3}}, true, 50, 2},
+        // Rings: positions past the context.
+        Size{4, 2, 16, 64, {{1, 100, 30}, {0, 64, 1}, {2, 30, 3}}, false, 20},
+        Size{2, 1, 17, 64, {{1, 100, 30}, {0, 64, 1}, {2, 700, 3}}, false, 20, 2},
+        Size{4, 2, 32, 192, {{1, 150, 100}, {0, 1000, 1}, {2, 300, 3}}, true, 90}}) {
     constexpr std::int64_t kSlots = 4;
     Integers slot, position;
     for (const Block& block : s.blocks)

@@ -123,15 +123,19 @@ TEST(CachedAttention, MatchesAttentionWhenFedByTokenOrByBlock) {
 TEST(CachedAttention, InBf16ABlockHasTheSameBitsAsItsTokens) {
   struct Size {
     std::int64_t N, H, K, D;
+    std::int32_t window = 0;
+    float softcap = 0;
   };
   Fill fill(&op::kCachedAttention);
-  for (const Size& s : {Size{150, 4, 2, 64}, Size{130, 5, 5, 32}, Size{70, 8, 1, 128}, Size{70, 6, 2, 96},
-                        Size{70, 4, 1, 48}, Size{66, 40, 1, 32}}) {
-    SCOPED_TRACE(fmt::format("N={} H={} K={} D={}", s.N, s.H, s.K, s.D));
+  for (const Size& s :
+       {Size{150, 4, 2, 64}, Size{130, 5, 5, 32}, Size{70, 8, 1, 128}, Size{70, 6, 2, 96}, Size{70, 4, 1, 48},
+        Size{66, 40, 1, 32}, Size{150, 4, 2, 64, 33}, Size{150, 8, 1, 32, 64}, Size{150, 4, 1, 48, 65, 2}}) {
+    SCOPED_TRACE(
+        fmt::format("N={} H={} K={} D={} window={} softcap={}", s.N, s.H, s.K, s.D, s.window, s.softcap));
     OpCase whole;
     whole.in = {fill.rows(s.N, s.H * s.D), fill.rows(s.N, s.K * s.D), fill.rows(s.N, s.K * s.D)};
-    whole.attributes =
-        AttentionAttributes{static_cast<std::int32_t>(s.H), static_cast<std::int32_t>(s.K), 0.125f};
+    whole.attributes = AttentionAttributes{static_cast<std::int32_t>(s.H), static_cast<std::int32_t>(s.K),
+                                           0.125f, s.softcap, s.window};
     const Results by_token = {{"output 0", feed(whole, 1, kCpuBf16)}};
     for (const std::int64_t together : {std::int64_t{2}, std::int64_t{17}, s.N})
       expect_same_bits(by_token, {{"output 0", feed(whole, together, kCpuBf16)}});

@@ -95,11 +95,13 @@ TEST(Bf16Products, PackedFactorsGiveTheSameProduct) {
   }
 }
 
-OpCase attention_case(std::int64_t N, std::int32_t H, std::int32_t K, std::int64_t D, Integers first) {
+OpCase attention_case(std::int64_t N, std::int32_t H, std::int32_t K, std::int64_t D, Integers first,
+                      std::int32_t window = 0, float softcap = 0) {
   Fill fill(&op::kAttention);
-  OpCase made{fmt::format("N={} H={} K={} D={}", N, H, K, D),
-              {fill.rows(N, H * D), fill.rows(N, K * D), fill.rows(N, K * D), column(first)},
-              AttentionAttributes{H, K, static_cast<float>(1 / std::sqrt(static_cast<double>(D)))}};
+  OpCase made{
+      fmt::format("N={} H={} K={} D={} window={} softcap={}", N, H, K, D, window, softcap),
+      {fill.rows(N, H * D), fill.rows(N, K * D), fill.rows(N, K * D), column(first)},
+      AttentionAttributes{H, K, static_cast<float>(1 / std::sqrt(static_cast<double>(D))), softcap, window}};
   made.d_out = {fill.rows(N, H * D), absent()};
   for (Values* values : {&made.in[0], &made.in[1], &made.in[2], &made.d_out[0]})
     for (double& number : values->numbers)
@@ -134,17 +136,39 @@ TEST(Bf16Attention, MatchesReferenceForDocumentsLongerThanAWindow) {
   expect_attention_matches_reference(attention_case(1200, 1, 1, 16, two));
 }
 
+// Windows that end at the border of a tile and on both sides of it, shorter than half a tile, and
+// longer than a document.
+TEST(Bf16Attention, MatchesReferenceForEveryWindow) {
+  Fill fill(&op::kAttention);
+  for (const std::int32_t window : {2, 20, 63, 64, 65, 127, 128, 129, 200, 400})
+    for (const Integers& first : {one_document(330), fill.first_rows(330, 100)})
+      expect_attention_matches_reference(attention_case(330, 2, 1, 16, first, window));
+  expect_attention_matches_reference(attention_case(330, 4, 2, 32, one_document(330), 70, 1.5f));
+  expect_attention_matches_reference(attention_case(130, 2, 2, 48, fill.first_rows(130, 60), 0, 0.75f));
+}
+
+// Backward sums dk and dv of 1,024 rows at a time, and dq of a query over all of these.
+TEST(Bf16Attention, MatchesReferenceForWindowsInLongDocuments) {
+  for (const std::int32_t window : {100, 1000, 1030})
+    expect_attention_matches_reference(attention_case(1200, 1, 1, 16, one_document(1200), window));
+  Integers two(1300, 100);
+  std::fill_n(two.begin(), 100, 0);
+  expect_attention_matches_reference(attention_case(1300, 2, 1, 16, two, 64));
+}
+
 TEST(Bf16Attention, HasTheSameBitsForAnyThreadCount) {
   Fill fill(&op::kAttention);
-  const OpCase op_case = attention_case(400, 4, 2, 32, fill.first_rows(400, 90));
   const OpDefinition& def = op::kAttention;
-  const Results two = [&] {
-    const Threads threads(2);
-    return run_op(def, op_case, kCpuBf16);
-  }();
-  for (const int count : {1, 3}) {
-    const Threads threads(count);
-    expect_same_bits(two, run_op(def, op_case, kCpuBf16));
+  for (const std::int32_t window : {0, 70}) {
+    const OpCase op_case = attention_case(400, 4, 2, 32, fill.first_rows(400, 90), window);
+    const Results two = [&] {
+      const Threads threads(2);
+      return run_op(def, op_case, kCpuBf16);
+    }();
+    for (const int count : {1, 3}) {
+      const Threads threads(count);
+      expect_same_bits(two, run_op(def, op_case, kCpuBf16));
+    }
   }
 }
 

@@ -149,12 +149,6 @@ struct Visible {
         end(std::clamp<std::int64_t>(query - tile + 1, 0, count)) {}
 };
 
-// The first tile of a document with a key that `query` attends to. Tiles are counted from the start
-// of the document.
-HWY_INLINE std::int64_t first_tile(const Attention& op, Document document, std::int64_t query) {
-  return document.begin + (op.first_key(query) - document.begin) / kTile * kTile;
-}
-
 // One block of queries, for all heads that share a kv head.
 void attention_block(const Attention& op, std::int64_t kv_head, Document document, std::int64_t block,
                      std::byte* scratch) {
@@ -394,14 +388,14 @@ std::int64_t attention_backward_bytes(std::int64_t rows, std::int64_t head_size,
 // The maximum of forward and backward, for the kernels that will run.
 std::int64_t attention_thread_bytes(const Shape& q, const AttentionAttributes& at) {
   const std::int64_t D = q.cols / at.heads, G = at.heads / at.kv_heads;
-  return attention_in_bf16_pairs(q.dtype, D, at)
+  return attention_in_bf16_pairs(q.dtype, D)
              ? std::max(attention_bf16_forward_bytes(D, G), attention_bf16_backward_bytes(q.rows, D))
              : std::max(attention_forward_bytes(D, G), attention_backward_bytes(q.rows, D, G));
 }
 
 void attention_forward(const Context&, const OpCall& call) {
   const Attention op(call);
-  const bool in_pairs = attention_in_bf16_pairs(op.q.dtype, op.head_size(), op.at);
+  const bool in_pairs = attention_in_bf16_pairs(op.q.dtype, op.head_size());
   struct Block {
     Document document;
     std::int64_t begin;
@@ -425,7 +419,7 @@ void attention_backward(const Context&, const OpCall& call) {
   const Attention op(call);
   const std::vector<Document> documents = documents_of(op);
   const ThreadScratch scratch(call.scratch, attention_thread_bytes(op.q.shape(), op.at), "attention");
-  const auto run = attention_in_bf16_pairs(op.q.dtype, op.head_size(), op.at)
+  const auto run = attention_in_bf16_pairs(op.q.dtype, op.head_size())
                        ? attention_bf16_backward_document
                        : HWY_DYNAMIC_DISPATCH(attention_backward_document);
   parallel_tasks(static_cast<std::int64_t>(documents.size()) * op.at.kv_heads, [&](std::int64_t task) {

@@ -40,6 +40,12 @@ inline std::vector<Document> documents_of(const Attention& op) {
   return documents;
 }
 
+// The first tile of a document with a key that `query` attends to. Tiles are counted from the start
+// of the document.
+inline std::int64_t first_tile(const Attention& op, Document document, std::int64_t query) {
+  return document.begin + (op.first_key(query) - document.begin) / kTile * kTile;
+}
+
 // Rows of a window, for a batch of `rows` rows.
 inline std::int64_t window_rows(std::int64_t rows) {
   return std::min(kWindow, align_up(rows, kTile));
@@ -47,9 +53,8 @@ inline std::int64_t window_rows(std::int64_t rows) {
 
 // attention_bf16.cpp
 
-// Windows and softcaps run in the f32 tiles.
-inline bool attention_in_bf16_pairs(DType dtype, std::int64_t head_size, const AttentionAttributes& at) {
-  return dtype == DType::bf16 && head_size % 16 == 0 && at.is_plain() && multiplies_bf16_pairs();
+inline bool attention_in_bf16_pairs(DType dtype, std::int64_t head_size) {
+  return dtype == DType::bf16 && head_size % 16 == 0 && multiplies_bf16_pairs();
 }
 
 // Queries processed together in forward: two tiles halve the work of preparing key tiles.

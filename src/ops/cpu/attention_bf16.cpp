@@ -106,37 +106,73 @@ using pairs::kLanes;
 constexpr std::int64_t kHalf = kTile / 2;  // half a tile, the unit on the diagonal
 constexpr int kVectors = kTile / pairs::kLanes;
 
-// Bit n of the mask: query n of the diagonal tile attends to key m.
-constexpr __mmask16 visible(std::int64_t m, int vector) {
-  return static_cast<__mmask16>(~std::uint64_t{0} << m >> (vector * pairs::kLanes));
+// Which queries of a tile attend to which keys of another.
+struct Mask {
+  std::int64_t offset;  // of the first key from the first query: 0 on the diagonal, else negative
+  std::int64_t keys, window;
+
+  Mask(const Attention& op, std::int64_t block, std::int64_t key, std::int64_t count)
+      : offset(key - block), keys(count), window(op.at.window > 0 ? op.at.window : op.q.rows + kTile) {}
+
+  // Whether every query attends to every key.
+  bool hides_nothing() const { return offset < 0 && offset + window >= kTile; }
+  // Bit n: query n attends to key m. Queries up to m + window - 1 do.
+  std::uint64_t of(std::int64_t m) const {
+    const std::int64_t from = std::max<std::int64_t>(offset + m, 0), end = offset + m + window;
+    if (m >= keys || end <= 0) return 0;
+    const std::uint64_t seen = ~std::uint64_t{0} << from;
+    return end >= kTile ? seen : seen & ((std::uint64_t{1} << end) - 1);
+  }
+};
+
+constexpr __mmask16 lanes_of(std::uint64_t mask, int vector) {
+  return static_cast<__mmask16>(mask >> (vector * pairs::kLanes));
+}
+
+// Caps the products q.k of a tile so that scale times a product is the capped score.
+THIMBLE_BF16_PAIRS void cap_products(const Attention& op, float* products, std::int64_t keys) {
+  if (op.at.softcap == 0) return;
+  const float cap = op.at.softcap / op.at.scale, over_cap = op.at.scale / op.at.softcap;
+  for (std::int64_t i = 0; i < keys * kTile; i += pairs::kLanes)
+    _mm512_storeu_ps(products + i, pairs::capped(_mm512_loadu_ps(products + i), cap, over_cap));
 }
 
 // One step of the online softmax of each query: the scores of a key tile become weights in pairs,
 // and `keep` becomes the factor for the result so far.
-template <bool diagonal>
-THIMBLE_BF16_PAIRS void online_softmax(const ForwardTiles& t, const QueryTile& tile, std::int64_t keys,
+template <bool masked>
+THIMBLE_BF16_PAIRS void online_softmax(const ForwardTiles& t, const QueryTile& tile, const Mask& mask,
                                        float scale) {
+  const std::int64_t keys = mask.keys;
   const __m512 minus_infinity = _mm512_set1_ps(-std::numeric_limits<float>::infinity());
   const __m512 factor = _mm512_set1_ps(scale * std::numbers::log2e_v<float>);
   __m512 top[kVectors], sum[kVectors];
 #pragma GCC unroll 4
   for (int w = 0; w < kVectors; ++w) top[w] = _mm512_loadu_ps(tile.highest + w * pairs::kLanes);
-  for (std::int64_t m = 0; m < keys; ++m)
+  for (std::int64_t m = 0; m < keys; ++m) {
+    const std::uint64_t seen = masked ? mask.of(m) : 0;
 #pragma GCC unroll 4
     for (int w = 0; w < kVectors; ++w) {
       __m512 score = _mm512_mul_ps(_mm512_loadu_ps(t.scores + m * kTile + w * pairs::kLanes), factor);
-      if (diagonal) score = _mm512_mask_mov_ps(minus_infinity, visible(m, w), score);
+      if (masked) score = _mm512_mask_mov_ps(minus_infinity, lanes_of(seen, w), score);
       top[w] = _mm512_max_ps(top[w], score);
     }
+  }
 #pragma GCC unroll 4
   for (int w = 0; w < kVectors; ++w) {
     float* highest = tile.highest + w * pairs::kLanes;
-    const __m512 keep = pairs::power_of_two(_mm512_sub_ps(_mm512_loadu_ps(highest), top[w]));
-    _mm512_storeu_ps(t.keep + w * pairs::kLanes, keep);
+    _mm512_storeu_ps(t.keep + w * pairs::kLanes, _mm512_loadu_ps(highest));
     _mm512_storeu_ps(highest, top[w]);
+    // Hidden keys only, so far: -infinity minus -infinity would be NaN.
+    if (masked)
+      top[w] = _mm512_mask_mov_ps(top[w], _mm512_cmp_ps_mask(top[w], minus_infinity, _CMP_EQ_OQ),
+                                  _mm512_setzero_ps());
+    const __m512 keep =
+        pairs::power_of_two(_mm512_sub_ps(_mm512_loadu_ps(t.keep + w * pairs::kLanes), top[w]));
+    _mm512_storeu_ps(t.keep + w * pairs::kLanes, keep);
     sum[w] = _mm512_mul_ps(_mm512_loadu_ps(tile.sum + w * pairs::kLanes), keep);
   }
-  for (std::int64_t m = 0; m < keys; m += 2)
+  for (std::int64_t m = 0; m < keys; m += 2) {
+    const std::uint64_t seen[2] = {masked ? mask.of(m) : 0, masked ? mask.of(m + 1) : 0};
 #pragma GCC unroll 4
     for (int w = 0; w < kVectors; ++w) {
       __m512 weight[2];
@@ -144,12 +180,13 @@ THIMBLE_BF16_PAIRS void online_softmax(const ForwardTiles& t, const QueryTile& t
       for (int i = 0; i < 2; ++i) {
         const __m512 score = _mm512_loadu_ps(t.scores + (m + i) * kTile + w * pairs::kLanes);
         weight[i] = pairs::power_of_two(_mm512_fmsub_ps(score, factor, top[w]));
-        if (diagonal) weight[i] = _mm512_maskz_mov_ps(m + i < keys ? visible(m + i, w) : 0, weight[i]);
+        if (masked) weight[i] = _mm512_maskz_mov_ps(lanes_of(seen[i], w), weight[i]);
       }
       sum[w] = _mm512_add_ps(sum[w], _mm512_add_ps(weight[0], weight[1]));
       _mm512_storeu_si512(t.weights + m / 2 * kTile + w * pairs::kLanes,
                           pairs::pair_up(weight[0], weight[1]));
     }
+  }
 #pragma GCC unroll 4
   for (int w = 0; w < kVectors; ++w) _mm512_storeu_ps(tile.sum + w * pairs::kLanes, sum[w]);
 }
@@ -176,15 +213,18 @@ THIMBLE_BF16_PAIRS void accumulate(const Attention& op, const ForwardTiles& t, c
 
 THIMBLE_BF16_PAIRS void attend_tile(const Attention& op, const ForwardTiles& t, const QueryTile& tile,
                                     std::int64_t key, std::int64_t keys, bool first) {
+  const Mask mask(op, tile.block, key, keys);
   if (key < tile.block) {
     score(op, t, tile, {0, kTile, keys});
-    online_softmax<false>(t, tile, keys, op.at.scale);
+    cap_products(op, t.scores, keys);
+    (mask.hides_nothing() ? online_softmax<false> : online_softmax<true>)(t, tile, mask, op.at.scale);
     return accumulate(op, t, tile, {0, kTile, keys}, first);
   }
   // On the diagonal, no query in a half of the tile attends to keys after that half.
   for (std::int64_t from = 0; from < keys; from += kHalf)
     score(op, t, tile, {from, kHalf, std::min(keys, from + kHalf)});
-  online_softmax<true>(t, tile, keys, op.at.scale);
+  cap_products(op, t.scores, keys);
+  online_softmax<true>(t, tile, mask, op.at.scale);
   for (std::int64_t from = 0; from < keys; from += kHalf)
     accumulate(op, t, tile, {from, kHalf, std::min(keys, from + kHalf)}, first);
 }
@@ -220,13 +260,15 @@ THIMBLE_BF16_PAIRS void attention_bf16_block(const Attention& op, std::int64_t k
       std::fill_n(tile.highest, kTile, -std::numeric_limits<float>::infinity());
       std::fill_n(tile.sum, kTile, 0.0f);
     }
-  for (std::int64_t key = document.begin; key < end; key += kTile) {
+  for (std::int64_t key = first_tile(op, document, block); key < end; key += kTile) {
     const std::int64_t keys = rows_of(key);
     pairs::copy_rows(op.k.row<bf16>(key) + kv_head * D, op.k.stride, keys, D, t.keys);
     pairs::interleave_rows(op.v.row<bf16>(key) + kv_head * D, op.v.stride, keys, D, t.value_pairs, kTile / 2);
     pairs::transpose_words(t.value_pairs, D * 4, kTile / 2, D, t.values_t, kTile / 2);
-    for (std::int64_t i = 0; i < count; ++i)
-      if (key <= t.tiles[i].block) attend_tile(op, t, t.tiles[i], key, keys, key == document.begin);
+    for (std::int64_t i = 0; i < count; ++i) {
+      const std::int64_t first = first_tile(op, document, t.tiles[i].block);
+      if (first <= key && key <= t.tiles[i].block) attend_tile(op, t, t.tiles[i], key, keys, key == first);
+    }
   }
   for (std::int64_t i = 0; i < count; ++i) finish(op, t.tiles[i], rows_of(t.tiles[i].block));
 }
@@ -261,36 +303,40 @@ THIMBLE_BF16_PAIRS void load_queries(const Attention& op, const BackwardTiles& t
   }
 }
 
-// Weights p = 2^(scores scale - lse) and ds = p (dp - delta) of one key and 16 queries.
+// Weights p = 2^(scores scale - lse) and ds = p (dp - delta) of one key and 16 queries. over_cap:
+// scale / softcap; without a softcap 0, so that the slope of the cap is 1.
 struct Gradients {
   __m512 p, ds;
 };
-THIMBLE_BF16_PAIRS inline Gradients gradients_of(const BackwardTiles& t, __m512 factor, std::int64_t m,
-                                                 std::int64_t n, __mmask16 mask) {
+THIMBLE_BF16_PAIRS inline Gradients gradients_of(const BackwardTiles& t, __m512 factor, __m512 over_cap,
+                                                 std::int64_t m, std::int64_t n, __mmask16 mask) {
   const __m512 score = _mm512_loadu_ps(t.scores + m * kTile + n);
   const __m512 p = _mm512_maskz_mov_ps(
       mask, pairs::power_of_two(_mm512_fmadd_ps(score, factor, _mm512_loadu_ps(t.minus_lse + n))));
   const __m512 dp = _mm512_loadu_ps(t.dweights + m * kTile + n);
-  return {p, _mm512_maskz_mul_ps(mask, p, _mm512_sub_ps(dp, _mm512_loadu_ps(t.delta + n)))};
+  const __m512 ds = _mm512_mul_ps(p, _mm512_sub_ps(dp, _mm512_loadu_ps(t.delta + n)));
+  const __m512 share = _mm512_mul_ps(score, over_cap);
+  return {p, _mm512_maskz_mul_ps(mask, ds, _mm512_fnmadd_ps(share, share, _mm512_set1_ps(1)))};
 }
 
 // Computes weights and dscores, by rows and in pairs, from scores and dweights. Two keys and 32
 // queries fill whole bf16 vectors.
-template <bool diagonal>
-THIMBLE_BF16_PAIRS void scores_backward(const BackwardTiles& t, std::int64_t keys, float scale) {
-  const __m512 factor = _mm512_set1_ps(scale * std::numbers::log2e_v<float>);
-  for (std::int64_t m = 0; m < keys; m += 2)
+template <bool masked>
+THIMBLE_BF16_PAIRS void scores_backward(const Attention& op, const BackwardTiles& t, const Mask& mask) {
+  const __m512 factor = _mm512_set1_ps(op.at.scale * std::numbers::log2e_v<float>);
+  const __m512 over_cap = _mm512_set1_ps(op.at.softcap > 0 ? op.at.scale / op.at.softcap : 0);
+  cap_products(op, t.scores, mask.keys);
+  for (std::int64_t m = 0; m < mask.keys; m += 2) {
+    const std::uint64_t seen[2] = {masked ? mask.of(m) : ~std::uint64_t{0},
+                                   masked ? mask.of(m + 1) : ~std::uint64_t{0}};
     for (std::int64_t n = 0; n < kTile; n += 2 * kLanes) {
       __m512i ds[2];
 #pragma GCC unroll 2
       for (std::int64_t i = 0; i < 2; ++i) {
-        // Queries m, m + 1 ... of the diagonal tile attend to key m.
-        const std::uint64_t mask = !diagonal      ? ~std::uint64_t{0}
-                                   : m + i < keys ? ~std::uint64_t{0} << (m + i) >> n
-                                                  : 0;
-        const Gradients left = gradients_of(t, factor, m + i, n, static_cast<__mmask16>(mask));
+        const std::uint64_t lanes = seen[i] >> n;
+        const Gradients left = gradients_of(t, factor, over_cap, m + i, n, static_cast<__mmask16>(lanes));
         const Gradients right =
-            gradients_of(t, factor, m + i, n + kLanes, static_cast<__mmask16>(mask >> kLanes));
+            gradients_of(t, factor, over_cap, m + i, n + kLanes, static_cast<__mmask16>(lanes >> kLanes));
         ds[i] = (__m512i)_mm512_cvtne2ps_pbh(right.ds, left.ds);
         _mm512_storeu_si512(t.weights + (m + i) * kTile + n, (__m512i)_mm512_cvtne2ps_pbh(right.p, left.p));
         _mm512_storeu_si512(t.dscores + (m + i) * kTile + n, ds[i]);
@@ -300,15 +346,18 @@ THIMBLE_BF16_PAIRS void scores_backward(const BackwardTiles& t, std::int64_t key
       _mm512_storeu_si512(pair, words.low);
       _mm512_storeu_si512(pair + kLanes, words.high);
     }
+  }
 }
 
-// The loaded queries and the key tile that starts `offset` rows into the window. Each function
-// processes a part: queries [from, from + width) with the first `keys` keys, or keys from `from` on
-// with the queries from `from` on.
+// The loaded queries and the key tile that starts `offset` rows into the window; `first`: the first
+// of these queries. Each function processes a part: queries [from, from + width) with the first
+// `keys` keys, or keys from `from` on with the queries from `from` on.
 struct TilePass {
   const Attention& op;
   const BackwardTiles& t;
-  std::int64_t offset, D = op.head_size();
+  std::int64_t offset;
+  bool first;
+  std::int64_t D = op.head_size();
 
   THIMBLE_BF16_PAIRS void scores(std::int64_t from, std::int64_t width, std::int64_t keys) const {
     tiles::fastest_product<Into::store>(keys, width, D / 2, t.keys + offset * D, D, t.queries_t + from, kTile,
@@ -327,30 +376,26 @@ struct TilePass {
 
   THIMBLE_BF16_PAIRS void queries(std::int64_t from, std::int64_t width, std::int64_t keys) const {
     if (!op.dq) return;
-    const auto product =
-        offset == 0 ? tiles::fastest_product<Into::store> : tiles::fastest_product<Into::add>;
+    const auto product = first ? tiles::fastest_product<Into::store> : tiles::fastest_product<Into::add>;
     product(D, width, (keys + 1) / 2, reinterpret_cast<const bf16*>(t.keys_t + offset / 2 * D), kTile,
             t.dscore_pairs + from, kTile, t.dq_t + from, kTile, nullptr);
   }
 };
 
-THIMBLE_BF16_PAIRS void tile_backward(const Attention& op, const BackwardTiles& t, std::int64_t offset) {
-  const TilePass pass{op, t, offset};
+THIMBLE_BF16_PAIRS void tile_backward(const TilePass& pass, const Mask& mask) {
   pass.scores(0, kTile, kTile);
-  scores_backward<false>(t, kTile, op.at.scale);
+  (mask.hides_nothing() ? scores_backward<false> : scores_backward<true>)(pass.op, pass.t, mask);
   pass.keys_and_values(0, kTile, kTile);
   pass.queries(0, kTile, kTile);
 }
 
 // On the diagonal, no query in a half of the tile attends to keys after that half, and no key in a
 // half is attended to by queries before it. The last tile of a document may be shorter.
-THIMBLE_BF16_PAIRS void diagonal_backward(const Attention& op, const BackwardTiles& t, std::int64_t offset,
-                                          std::int64_t rows) {
-  const TilePass pass{op, t, offset};
-  const std::int64_t width = rows <= kHalf ? kHalf : kTile;
+THIMBLE_BF16_PAIRS void diagonal_backward(const TilePass& pass, const Mask& mask) {
+  const std::int64_t rows = mask.keys, width = rows <= kHalf ? kHalf : kTile;
   for (std::int64_t from = 0; from < rows; from += kHalf)
     pass.scores(from, kHalf, std::min(rows, from + kHalf));
-  scores_backward<true>(t, rows, op.at.scale);
+  scores_backward<true>(pass.op, pass.t, mask);
   for (std::int64_t from = 0; from < rows; from += kHalf) {
     pass.keys_and_values(from, std::min(rows - from, kHalf), width - from);
     pass.queries(from, kHalf, std::min(rows, from + kHalf));
@@ -382,17 +427,21 @@ THIMBLE_BF16_PAIRS void window_backward(const Attention& op, const BackwardTiles
   float scales[kTile];
   std::fill_n(scales, kTile, op.at.scale);
   load_keys(op, t, kv_head, begin, end);
-  for (std::int64_t block = begin; block < document.end; block += kTile)
+  for (std::int64_t block = begin; block < document.end && op.first_key(block) < end; block += kTile) {
+    const std::int64_t rows = std::min(kTile, document.end - block);
+    const std::int64_t first = std::max(begin, first_tile(op, document, block));
     for (std::int64_t head = kv_head * G; head < (kv_head + 1) * G; ++head) {
-      const std::int64_t rows = std::min(kTile, document.end - block);
       load_queries(op, t, block, rows, head);
-      for (std::int64_t key = begin; key < std::min(end, block); key += kTile)
-        tile_backward(op, t, key - begin);
-      if (block < end) diagonal_backward(op, t, block - begin, rows);
+      for (std::int64_t key = first; key < std::min(end, block); key += kTile)
+        tile_backward({op, t, key - begin, key == first}, Mask(op, block, key, kTile));
+      if (block < end)
+        diagonal_backward({op, t, block - begin, block == first}, Mask(op, block, block, rows));
+      // The previous keys have stored dq of these queries if the first of them attends to one.
       if (op.dq)
         pairs::put_transposed(t.dq_t, kTile, D, rows, scales, op.dq.row<bf16>(block) + head * D, op.dq.stride,
-                              op.add_dq || begin > document.begin);
+                              op.add_dq || op.first_key(block) < begin);
     }
+  }
   if (op.dk)
     pairs::put_rows(t.dk, D, end - begin, op.at.scale, op.dk.row<bf16>(begin) + kv_head * D, op.dk.stride,
                     op.add_dk);

@@ -262,6 +262,13 @@ THIMBLE_BF16_PAIRS inline __m512 power_of_two(__m512 x) {
   return _mm512_scalef_ps(p, x);  // p 2^floor(x)
 }
 
+// cap tanh(x / cap), with an absolute error of 2e-6 cap. over_cap: 1 / cap.
+THIMBLE_BF16_PAIRS inline __m512 capped(__m512 x, float cap, float over_cap) {
+  const __m512 e = power_of_two(_mm512_mul_ps(x, _mm512_set1_ps(2 * 1.44269504f * over_cap)));
+  const __m512 one = _mm512_set1_ps(1), t = _mm512_div_ps(_mm512_set1_ps(2), _mm512_add_ps(one, e));
+  return _mm512_mul_ps(_mm512_set1_ps(cap), _mm512_sub_ps(one, t));
+}
+
 // Two f32 rows as one row of bf16 pairs.
 THIMBLE_BF16_PAIRS inline __m512i pair_up(__m512 even, __m512 odd) {
   const __m512i order = _mm512_set_epi16(31, 15, 30, 14, 29, 13, 28, 12, 27, 11, 26, 10, 25, 9, 24, 8, 23, 7,

@@ -40,10 +40,11 @@ HWY_INLINE void attend(const CachedAttention& op, std::int64_t n, std::int64_t h
   const std::int64_t start = first_key(op, keys);
   for (std::int64_t begin = start; begin < keys; begin = (begin / kBlock + 1) * kBlock) {
     const std::int64_t count = std::min((begin / kBlock + 1) * kBlock, keys) - begin;
+    const std::int64_t row = slot + begin % op.at.context;
     float weight[kBlock];
     float now = highest;
     for (std::int64_t m = 0; m < count; ++m) {
-      weight[m] = op.at.scale * dot(q, op.k_cache.row<T>(slot + begin + m) + column, D);
+      weight[m] = op.at.scale * dot(q, op.k_cache.row<T>(row + m) + column, D);
       if (op.at.softcap > 0) weight[m] = hn::GetLane(capped(all(weight[m]), op.at.softcap));
       now = std::max(weight[m], now);
     }
@@ -56,7 +57,7 @@ HWY_INLINE void attend(const CachedAttention& op, std::int64_t n, std::int64_t h
       return p;
     });
     for (std::int64_t m = 0; m < count; ++m)
-      add_multiple(weight[m], op.v_cache.row<T>(slot + begin + m) + column, y, D);
+      add_multiple(weight[m], op.v_cache.row<T>(row + m) + column, y, D);
     highest = now;
   }
   for_lanes(D, [&](auto at) HWY_ATTR { at.store(hn::Div(at.load(y), all(sum)), op.y.row<T>(n) + h * D); });
@@ -222,7 +223,7 @@ HWY_INLINE void some_lines(const CachedAttention& op, const QueryRun& run, std::
   const std::int64_t slot = *op.slot.row<std::int32_t>(run.begin) * std::int64_t{op.at.context};
   const std::int64_t first_keys = *op.position.row<std::int32_t>(run.begin) + std::int64_t{1};
   const std::int64_t k_pitch = op.k_cache.stride, v_pitch = op.v_cache.stride;
-  const T *k = op.k_cache.row<T>(slot) + kv * D, *values = op.v_cache.row<T>(slot) + kv * D;
+  const T *all_keys = op.k_cache.row<T>(slot) + kv * D, *all_values = op.v_cache.row<T>(slot) + kv * D;
   const auto query_row = [&](std::int64_t line) { return run.begin + line / group; };
   const auto column = [&](std::int64_t line) { return (kv * group + line % group) * D; };
 
@@ -232,9 +233,10 @@ HWY_INLINE void some_lines(const CachedAttention& op, const QueryRun& run, std::
     for (V32& part : head(line)->y) part = hn::Zero(F32());
   const std::int64_t end = first_keys + run.count - 1;
   const std::int64_t start = first_key(op, first_keys + first / group) / kKeys * kKeys;
-  k += start * k_pitch, values += start * v_pitch;
-  for (std::int64_t begin = start; begin < end;
-       begin += kKeys, k += kKeys * k_pitch, values += kKeys * v_pitch) {
+  for (std::int64_t begin = start; begin < end; begin += kKeys) {
+    const T *k = all_keys + begin % op.at.context * k_pitch,
+            *next_keys = all_keys + (begin + kKeys) % op.at.context * k_pitch,
+            *values = all_values + begin % op.at.context * v_pitch;
     const auto hidden_keys = [&](std::int64_t line) {  // before the window
       return std::max<std::int64_t>(0, first_key(op, first_keys + line / group) - begin);
     };
@@ -242,7 +244,7 @@ HWY_INLINE void some_lines(const CachedAttention& op, const QueryRun& run, std::
       const std::int64_t count = std::min(kKeys, first_keys + line / group - begin);
       return hidden_keys(line) < count ? count : 0;
     };
-    fetch_block(k + kKeys * k_pitch, k_pitch, values, v_pitch, std::min(kKeys, end - begin), D);
+    fetch_block(next_keys, k_pitch, values, v_pitch, std::min(kKeys, end - begin), D);
     for (std::int64_t line = first; line < last; ++line) {
       if (visible_keys(line) <= 0) continue;
       const Query<V> query(op.q.row<T>(query_row(line)) + column(line));
@@ -318,8 +320,8 @@ void append_rows(const CachedAttention& op) {
   };
   const auto bytes = static_cast<std::size_t>(op.k.cols * dtype_bytes(op.k.dtype));
   for (std::int64_t n = 0; n < op.q.rows; ++n) {
-    const std::int64_t row =
-        *op.slot.row<std::int32_t>(n) * std::int64_t{op.at.context} + *op.position.row<std::int32_t>(n);
+    const std::int64_t row = *op.slot.row<std::int32_t>(n) * std::int64_t{op.at.context} +
+                             *op.position.row<std::int32_t>(n) % op.at.context;
     std::memcpy(row_bytes(op.k_cache, row), row_bytes(op.k, n), bytes);
     std::memcpy(row_bytes(op.v_cache, row), row_bytes(op.v, n), bytes);
   }

@@ -25,39 +25,48 @@ struct RunTiles {
   bf16* queries;              // [lines, D]
   std::uint32_t* keys_t;      // K^T in pairs [D / 2, kKeys]
   std::uint32_t* values;      // V in pairs [kKeys / 2, D]
-  std::uint32_t* last_value;  // [D], an unpaired last row
+  std::uint32_t* half_pair;   // [D], an unpaired first or last row
   float* scores;              // [lines, kKeys]
   bf16* weights;              // [lines, kKeys]
   float* result;              // [lines, D], not yet divided by the sum
   float *highest, *sum;       // [lines]; highest: the maximum score so far, times log2(e)
-  std::int64_t* visible;      // [lines] number of keys a line attends to
+  std::int64_t *first, *end;  // [lines] the keys that a line attends to
 
   RunTiles(ScratchCutter& cutter, std::int64_t D) {
     cutter.take(queries, kLines * D);
     cutter.take(keys_t, D / 2 * kKeys);
     cutter.take(values, kKeys / 2 * D);
-    cutter.take(last_value, D);
+    cutter.take(half_pair, D);
     cutter.take(scores, kLines * kKeys);
     cutter.take(weights, kLines * kKeys);
     cutter.take(result, kLines * D);
     cutter.take(highest, kLines);
     cutter.take(sum, kLines);
-    cutter.take(visible, kLines);
+    cutter.take(first, kLines);
+    cutter.take(end, kLines);
   }
 
   // The same tiles from `line` on. Scores and weights are reused for each kv head.
   RunTiles at_line(std::int64_t line, std::int64_t D) const {
     RunTiles t = *this;
     t.queries += line * D, t.result += line * D;
-    t.highest += line, t.sum += line, t.visible += line;
+    t.highest += line, t.sum += line, t.first += line, t.end += line;
     return t;
+  }
+
+  // The keys of a block that a line attends to, counted from its start; begin >= end: none.
+  struct Keys {
+    std::int64_t begin, end;
+  };
+  Keys seen(std::int64_t line, std::int64_t block) const {
+    return {std::max<std::int64_t>(first[line] - block, 0), std::min(end[line] - block, kKeys)};
   }
 };
 
 }  // namespace
 
 bool cached_attention_in_bf16_pairs(const CachedAttention& op) {
-  return op.q.dtype == DType::bf16 && op.head_size() % 16 == 0 && op.group() <= kLines && op.at.is_plain() &&
+  return op.q.dtype == DType::bf16 && op.head_size() % 16 == 0 && op.group() <= kLines &&
          multiplies_bf16_pairs();
 }
 
@@ -112,14 +121,20 @@ void read_rows(const bf16* rows, std::int64_t pitch, std::int64_t count, std::in
     }
 }
 
-// One step of a line's online softmax with the scores of a block, of which the first `keys` are
-// visible: scores become weights, and the result so far is rescaled.
-THIMBLE_BF16_PAIRS void update_softmax(const RunTiles& t, std::int64_t line, std::int64_t keys, float scale,
-                                       std::int64_t D) {
+// One step of a line's online softmax with the scores of a block, of which it attends to some:
+// scores become weights, and the result so far is rescaled.
+THIMBLE_BF16_PAIRS void update_softmax(const CachedAttention& op, const RunTiles& t, std::int64_t line,
+                                       RunTiles::Keys keys) {
   constexpr int kVectors = kKeys / pairs::kLanes;
-  const auto seen = keys >= kKeys ? ~std::uint64_t{0} : (std::uint64_t{1} << keys) - 1;
-  const float* scores = t.scores + line * kKeys;
-  const __m512 factor = _mm512_set1_ps(scale * std::numbers::log2e_v<float>);
+  const std::int64_t D = op.head_size();
+  const auto before_end = keys.end >= kKeys ? ~std::uint64_t{0} : (std::uint64_t{1} << keys.end) - 1;
+  const std::uint64_t seen = before_end & ~std::uint64_t{0} << keys.begin;
+  float* scores = t.scores + line * kKeys;
+  if (op.at.softcap > 0)
+    for (std::int64_t m = 0; m < kKeys; m += pairs::kLanes)
+      _mm512_storeu_ps(scores + m, pairs::capped(_mm512_loadu_ps(scores + m), op.at.softcap / op.at.scale,
+                                                 op.at.scale / op.at.softcap));
+  const __m512 factor = _mm512_set1_ps(op.at.scale * std::numbers::log2e_v<float>);
   const __m512 minus_infinity = _mm512_set1_ps(-std::numeric_limits<float>::infinity());
   __m512 score[kVectors], top = _mm512_set1_ps(t.highest[line]), total = _mm512_setzero_ps();
 #pragma GCC unroll 4
@@ -202,7 +217,7 @@ struct FewResults {
 };
 
 template <int L>
-THIMBLE_BF16_PAIRS void accumulate_few(const bf16* v, std::int64_t pitch, std::int64_t keys, std::int64_t D,
+THIMBLE_BF16_PAIRS void accumulate_few(const bf16* v, std::int64_t pitch, RunTiles::Keys keys, std::int64_t D,
                                        const bf16* weights, float* result) {
   for (std::int64_t c = 0; c < D; c += 2 * pairs::kLanes) {
     FewResults<L> y;
@@ -211,10 +226,13 @@ THIMBLE_BF16_PAIRS void accumulate_few(const bf16* v, std::int64_t pitch, std::i
       y.low[l] = _mm512_loadu_ps(result + l * D + c);
       y.high[l] = _mm512_loadu_ps(result + l * D + c + pairs::kLanes);
     }
-    std::int64_t m = 0;
-    for (; m + 2 <= keys; m += 2)
+    // Pairs start at even keys, so sums do not depend on the run.
+    std::int64_t m = keys.begin;
+    if (m % 2 == 1)
+      y.add(_mm512_setzero_si512(), _mm512_loadu_si512(v + m * pitch + c), weights + m - 1), ++m;
+    for (; m + 2 <= keys.end; m += 2)
       y.add(_mm512_loadu_si512(v + m * pitch + c), _mm512_loadu_si512(v + (m + 1) * pitch + c), weights + m);
-    if (m < keys) y.add(_mm512_loadu_si512(v + m * pitch + c), _mm512_setzero_si512(), weights + m);
+    if (m < keys.end) y.add(_mm512_loadu_si512(v + m * pitch + c), _mm512_setzero_si512(), weights + m);
 #pragma GCC unroll 4
     for (int l = 0; l < L; ++l) {
       _mm512_storeu_ps(result + l * D + c, y.low[l]);
@@ -232,9 +250,9 @@ struct KeyBlock {
 THIMBLE_BF16_PAIRS void compute_weights(const CachedAttention& op, const RunTiles& t, std::int64_t lines,
                                         std::int64_t begin) {
   for (std::int64_t line = 0; line < lines; ++line) {
-    const std::int64_t seen = t.visible[line] - begin;
-    if (seen > 0)
-      update_softmax(t, line, seen, op.at.scale, op.head_size());
+    const RunTiles::Keys seen = t.seen(line, begin);
+    if (seen.begin < seen.end)
+      update_softmax(op, t, line, seen);
     else
       std::fill_n(t.weights + line * kKeys, kKeys, bf16{});
   }
@@ -245,21 +263,29 @@ THIMBLE_BF16_PAIRS void attend_block_few(const CachedAttention& op, const RunTil
   const std::int64_t D = op.head_size();
   score_few<L>(of.k, of.k_pitch, of.keys, D, t.queries, t.scores);
   compute_weights(op, t, L, of.begin);
-  accumulate_few<L>(of.v, of.v_pitch, of.keys, D, t.weights, t.result);
+  accumulate_few<L>(of.v, of.v_pitch, t.seen(0, of.begin), D, t.weights, t.result);
 }
 
-// Excludes values that a query does not attend to, because 0 times NaN is NaN.
+// Excludes values that a query does not attend to, because 0 times NaN is NaN. Its first and its last
+// key may be halves of pairs.
 THIMBLE_BF16_PAIRS void accumulate_visible(const CachedAttention& op, const RunTiles& t, std::int64_t lines,
                                            std::int64_t begin) {
   const std::int64_t D = op.head_size(), G = op.group();
   for (std::int64_t line = 0; line < lines; line += G) {
-    const std::int64_t seen = std::clamp<std::int64_t>(t.visible[line] - begin, 0, kKeys), whole = seen / 2;
+    const RunTiles::Keys seen = t.seen(line, begin);
+    if (seen.begin >= seen.end) continue;
     const bf16* weights = t.weights + line * kKeys;
     float* result = t.result + line * D;
-    pairs::product<pairs::Into::add>(G, D, whole, weights, kKeys, t.values, D, result, D);
-    if (seen % 2 == 0) continue;
-    for (std::int64_t d = 0; d < D; ++d) t.last_value[d] = t.values[whole * D + d] & 0xFFFF;
-    pairs::product<pairs::Into::add>(G, D, 1, weights + 2 * whole, kKeys, t.last_value, D, result, D);
+    const auto add_half = [&](std::int64_t pair, std::uint32_t half) {
+      for (std::int64_t d = 0; d < D; ++d) t.half_pair[d] = t.values[pair * D + d] & half;
+      pairs::product<pairs::Into::add>(G, D, 1, weights + 2 * pair, kKeys, t.half_pair, D, result, D);
+    };
+    if (seen.begin % 2 == 1) add_half(seen.begin / 2, 0xFFFF0000);
+    const std::int64_t pair = (seen.begin + 1) / 2, end = seen.end / 2;
+    if (pair < end)
+      pairs::product<pairs::Into::add>(G, D, end - pair, weights + 2 * pair, kKeys, t.values + pair * D, D,
+                                       result, D);
+    if (seen.end % 2 == 1) add_half(end, 0xFFFF);
   }
 }
 
@@ -270,12 +296,13 @@ THIMBLE_BF16_PAIRS void attend_block_many(const CachedAttention& op, const RunTi
   pairs::interleave_rows(of.v, of.v_pitch, of.keys, D, t.values, pairs_of_keys);
   pairs::product<pairs::Into::store>(lines, kKeys, D / 2, t.queries, D, t.keys_t, kKeys, t.scores, kKeys);
   compute_weights(op, t, lines, of.begin);
-  if (t.visible[0] < of.begin + of.keys) return accumulate_visible(op, t, lines, of.begin);
+  if (t.end[0] < of.begin + of.keys || t.first[lines - 1] > of.begin)
+    return accumulate_visible(op, t, lines, of.begin);
   pairs::product<pairs::Into::add>(lines, D, pairs_of_keys, t.weights, kKeys, t.values, D, t.result, D);
 }
 
 void attend_block(const CachedAttention& op, const RunTiles& t, std::int64_t lines, const KeyBlock& of) {
-  const bool few = t.visible[0] == t.visible[lines - 1] && op.head_size() % (2 * pairs::kLanes) == 0;
+  const bool few = t.end[0] == t.end[lines - 1] && op.head_size() % (2 * pairs::kLanes) == 0;
   switch (few ? lines : 0) {
     case 1:
       return attend_block_few<1>(op, t, of);
@@ -296,8 +323,10 @@ void start_lines(const CachedAttention& op, const QueryRun& run, const RunTiles&
   std::int64_t line = 0;
   for (std::int64_t kv = run.kv_begin; kv < run.kv_end; ++kv)
     for (std::int64_t n = run.begin; n < run.begin + run.count; ++n, line += G) {
+      const std::int64_t end = *op.position.row<std::int32_t>(n) + std::int64_t{1};
       std::copy_n(op.q.row<bf16>(n) + kv * G * D, G * D, t.queries + line * D);
-      std::fill_n(t.visible + line, G, *op.position.row<std::int32_t>(n) + std::int64_t{1});
+      std::fill_n(t.first + line, G, op.at.window > 0 ? std::max<std::int64_t>(end - op.at.window, 0) : 0);
+      std::fill_n(t.end + line, G, end);
     }
   std::fill_n(t.highest, line, -std::numeric_limits<float>::infinity());
   std::fill_n(t.sum, line, 0.0f);
@@ -326,22 +355,21 @@ void cached_attention_bf16_run(const CachedAttention& op, const QueryRun& run, s
   const RunTiles t(cutter, D);
   start_lines(op, run, t);
   const std::int64_t first = *op.slot.row<std::int32_t>(run.begin) * std::int64_t{op.at.context},
-                     end = t.visible[lines - 1];
+                     start = t.first[0] / kKeys * kKeys, end = t.end[lines - 1];
   const std::int64_t k_pitch = op.k_cache.stride, v_pitch = op.v_cache.stride;
   const bf16 *k = op.k_cache.row<bf16>(first) + run.kv_begin * D,
              *v = op.v_cache.row<bf16>(first) + run.kv_begin * D;
   const std::int64_t read_together = kKeys * std::max<std::int64_t>(1, kReadBytes / (4 * kKeys * heads * D));
-  for (std::int64_t begin = 0; begin < end; begin += kKeys) {
-    const std::int64_t keys = std::min(kKeys, end - begin);
-    if (begin % read_together == 0) {
-      const std::int64_t rows = std::min(read_together, end - begin);
-      read_rows(k + begin * k_pitch, k_pitch, rows, heads * D);
-      read_rows(v + begin * v_pitch, v_pitch, rows, heads * D);
+  for (std::int64_t begin = start; begin < end; begin += kKeys) {
+    const std::int64_t keys = std::min(kKeys, end - begin), row = begin % op.at.context;
+    if ((begin - start) % read_together == 0) {
+      const std::int64_t rows = std::min({read_together, end - begin, op.at.context - row});
+      read_rows(k + row * k_pitch, k_pitch, rows, heads * D);
+      read_rows(v + row * v_pitch, v_pitch, rows, heads * D);
     }
     for (std::int64_t kv = 0; kv < heads; ++kv)
-      attend_block(
-          op, t.at_line(kv * lines, D), lines,
-          {k + begin * k_pitch + kv * D, v + begin * v_pitch + kv * D, k_pitch, v_pitch, begin, keys});
+      attend_block(op, t.at_line(kv * lines, D), lines,
+                   {k + row * k_pitch + kv * D, v + row * v_pitch + kv * D, k_pitch, v_pitch, begin, keys});
   }
   finish_lines(op, run, t);
 }

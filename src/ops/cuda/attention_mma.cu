@@ -11,10 +11,25 @@ constexpr int kWarps = 4, kBlock = kWarps * kWarp;  // threads; each warp has 16
 static_assert(kQueryTile == kWarps * 16 && kKeyTile == kWarps * 16);
 constexpr float kLog2E = 1.4426950408889634f, kLn2 = 0.6931471805599453f;  // for base 2
 
+// How heads of D columns are divided. Blocks of large heads have less of everything, so that
+// results fit into the registers, and tiles into 99 KB of shared memory.
 template <int D>
-constexpr int kTileHalves = kKeyTile* kPitch<D>;
+struct Tiling {
+  static constexpr bool kLarge = D > 128;
+  static constexpr int kForwardKeys = kLarge ? 32 : kKeyTile;  // per step of forward
+  static constexpr int kQueryKeys = kLarge ? 16 : kKeyTile;    // per step of query_gradients
+  // key_gradients: queries per step, and parts of a head. Each part has its own warps, which
+  // compute the same scores.
+  static constexpr int kQueries = kLarge ? 16 : D > 64 ? 32 : 64, kParts = kLarge ? 2 : 1;
+  static constexpr int kKeys = kKeyTile / kParts;  // of a block of key_gradients
+};
 
-// The two rows of a lane, n[0] and n[1] = n[0] + 8, and the first rows of their documents.
+template <int D>
+constexpr int halves_of(int rows) {
+  return rows * kPitch<D>;
+}
+
+// The two rows of a lane, n[0] and n[1] = n[0] + 8, and the first keys that they attend to.
 struct LaneRows {
   std::int64_t n[2], first[2];
 
@@ -24,7 +39,7 @@ struct LaneRows {
     for (int side = 0; side < 2; ++side) {
       n[side] = tile + warp * 16 + lane / 4 + 8 * side;
       // Past the batch: attends to nothing.
-      first[side] = n[side] < rows.rows ? rows.first[n[side]] : n[side] + 1;
+      first[side] = n[side] < rows.rows ? rows.first_key(n[side]) : n[side] + 1;
     }
   }
   __device__ bool attends(int side, std::int64_t m) const {
@@ -47,9 +62,10 @@ __device__ float row_sum(float x) {
 }
 
 // Whether every query of a tile attends to every key of another: common in long documents.
+template <int keys>
 __device__ bool all_visible(const AttentionRows& rows, std::int64_t query, std::int64_t key) {
   const std::int64_t last = query + kQueryTile - 1;
-  return key + kKeyTile - 1 <= query && last < rows.rows && rows.first[last] <= key;
+  return key + keys - 1 <= query && last < rows.rows && rows.first_key(last) <= key;
 }
 
 // Turns a tile of scores into weights. `keep` becomes the factor for the results so far.
@@ -84,17 +100,18 @@ __device__ void online_softmax(float (&score)[T][4], const LaneRows& lanes, std:
 template <int D, class H>
 __global__ void __launch_bounds__(kBlock) forward_mma(AttentionRows rows, View y, View lse) {
   extern __shared__ __align__(16) Half memory[];
-  Half* q = memory;
-  const auto keys = [&](int stage) { return memory + (1 + stage) * kTileHalves<D>; };
-  const auto values = [&](int stage) { return memory + (3 + stage) * kTileHalves<D>; };
+  constexpr int kKeys = Tiling<D>::kForwardKeys;
+  Half *q = memory, *streamed = q + halves_of<D>(kQueryTile);
+  const auto keys = [&](int stage) { return streamed + stage * halves_of<D>(kKeys); };
+  const auto values = [&](int stage) { return streamed + (2 + stage) * halves_of<D>(kKeys); };
   const int head = blockIdx.y, warp = static_cast<int>(threadIdx.x) / kWarp;
   const std::int64_t query = std::int64_t{gridDim.x - 1 - blockIdx.x} * kQueryTile;
   const std::int64_t column = std::int64_t{head} * D, kv_column = std::int64_t{head / rows.group} * D;
   const std::int64_t begin = rows.first_key_tile(query);
   const std::int64_t end = query + kQueryTile < rows.rows ? query + kQueryTile : rows.rows;
   const auto fetch = [&](std::int64_t key, int stage) {
-    fetch_tile<D, kKeyTile, kBlock>(keys(stage), rows.k, key, kv_column);
-    fetch_tile<D, kKeyTile, kBlock>(values(stage), rows.v, key, kv_column);
+    fetch_tile<D, kKeys, kBlock>(keys(stage), rows.k, key, kv_column);
+    fetch_tile<D, kKeys, kBlock>(values(stage), rows.v, key, kv_column);
     end_of_fetch();
   };
   fetch_tile<D, kQueryTile, kBlock>(q, rows.q, query, column);
@@ -102,19 +119,20 @@ __global__ void __launch_bounds__(kBlock) forward_mma(AttentionRows rows, View y
 
   const LaneRows lanes(rows, query);
   float result[D / 8][4] = {}, highest[2] = {-INFINITY, -INFINITY}, sum[2] = {0, 0};
-  for (std::int64_t key = begin; key < end; key += kKeyTile) {
-    const int stage = static_cast<int>((key - begin) / kKeyTile % 2);
-    if (key + kKeyTile < end) {
-      fetch(key + kKeyTile, 1 - stage);
+  for (std::int64_t key = begin; key < end; key += kKeys) {
+    const int stage = static_cast<int>((key - begin) / kKeys % 2);
+    if (key + kKeys < end) {
+      fetch(key + kKeys, 1 - stage);
       wait_for_fetch<1>();
     } else {
       wait_for_fetch<0>();
     }
     __syncthreads();
-    float score[kKeyTile / 8][4], keep[2];
+    float score[kKeys / 8][4], keep[2];
     tile_dots<D, H>(q, warp * 16, keys(stage), score);
-    online_softmax(score, lanes, key, !all_visible(rows, query, key), rows.scale * kLog2E, highest, sum,
-                   keep);
+    rows.softcap.apply(score);
+    online_softmax(score, lanes, key, !all_visible<kKeys>(rows, query, key), rows.scale * kLog2E, highest,
+                   sum, keep);
 #pragma unroll
     for (auto& part : result) part[0] *= keep[0], part[1] *= keep[0], part[2] *= keep[1], part[3] *= keep[1];
     tile_accumulate<D, H>(score, values(stage), result);
@@ -128,7 +146,7 @@ __global__ void __launch_bounds__(kBlock) forward_mma(AttentionRows rows, View y
     if (threadIdx.x % 4 == 0 && lanes.n[side] < rows.rows)
       store_one(lse, lanes.n[side], head, (highest[side] + log2f(sum[side])) * kLn2);
   }
-  put_tile<D, H>(y, query + warp * 16, column, result, false);
+  put_tile<H>(y, query + warp * 16, column, result, false);
 }
 
 // Per-query data of a tile.
@@ -144,25 +162,27 @@ struct QueryFacts {
       const bool valid = n < rows.rows;
       lse[i] = valid ? load_one(gradients.lse, n, head) * kLog2E : 0.0f;
       delta[i] = valid ? gradients.delta[n * gradients.heads + head] : 0.0f;
-      first[i] = valid ? rows.first[n] : INT32_MAX;
+      first[i] = valid ? rows.first_key(n) : INT32_MAX;
     }
   }
 };
 
 // Each block has a tile of keys and loops over the queries of all heads of the group, Q at a time.
 // Tiles have keys as rows and queries as columns: the transposed weights, which multiply dy and q.
-template <int D, class H, int Q>
+template <int D, class H>
 __global__ void __launch_bounds__(kBlock)
     key_gradients_mma(AttentionRows rows, AttentionGradients gradients) {
   extern __shared__ __align__(16) Half memory[];
-  constexpr int kHalves = Q * kPitch<D>;
+  constexpr int Q = Tiling<D>::kQueries, kKeys = Tiling<D>::kKeys, kHalves = halves_of<D>(Q);
+  constexpr int kColumns = D / Tiling<D>::kParts, kRowWarps = kKeys / 16;
   __shared__ QueryFacts<Q> facts[2];
-  Half *k = memory, *v = k + kTileHalves<D>, *streamed = v + kTileHalves<D>;
+  Half *k = memory, *v = k + halves_of<D>(kKeys), *streamed = v + halves_of<D>(kKeys);
   const auto queries = [&](int stage) { return streamed + stage * kHalves; };
   const auto slopes = [&](int stage) { return streamed + (2 + stage) * kHalves; };
-  const int kv_head = blockIdx.y, warp = static_cast<int>(threadIdx.x) / kWarp;
-  const std::int64_t key = std::int64_t{blockIdx.x} * kKeyTile, kv_column = std::int64_t{kv_head} * D;
-  const std::int64_t last_key = (key + kKeyTile < rows.rows ? key + kKeyTile : rows.rows) - 1;
+  const int kv_head = blockIdx.y, warp = static_cast<int>(threadIdx.x) / kWarp % kRowWarps;
+  const int part = static_cast<int>(threadIdx.x) / kWarp / kRowWarps * kColumns;  // its first column
+  const std::int64_t key = std::int64_t{blockIdx.x} * kKeys, kv_column = std::int64_t{kv_head} * D;
+  const std::int64_t last_key = (key + kKeys < rows.rows ? key + kKeys : rows.rows) - 1;
   const auto fetch = [&](int g, std::int64_t query, int stage) {
     const int head = kv_head * rows.group + g;
     fetch_tile<D, Q, kBlock>(queries(stage), rows.q, query, std::int64_t{head} * D);
@@ -170,21 +190,21 @@ __global__ void __launch_bounds__(kBlock)
     facts[stage].fetch(rows, gradients, query, head);
     end_of_fetch();
   };
-  // Advances to the next tile of queries that may attend to these keys. `first` is non-decreasing:
-  // if a tile's first query starts after these keys, so do all later ones of the head.
+  // Advances to the next tile of queries that may attend to these keys. If the first query of a
+  // tile attends to none of them, neither do all later ones of the head.
   const auto next = [&](int& g, std::int64_t& query) {
     query += Q;
-    if (query < rows.rows && rows.first[query] <= last_key) return true;
+    if (query < rows.rows && rows.first_key(query) <= last_key) return true;
     query = key;
     return ++g < rows.group;
   };
-  fetch_tile<D, kKeyTile, kBlock>(k, rows.k, key, kv_column);
-  fetch_tile<D, kKeyTile, kBlock>(v, rows.v, key, kv_column);
+  fetch_tile<D, kKeys, kBlock>(k, rows.k, key, kv_column);
+  fetch_tile<D, kKeys, kBlock>(v, rows.v, key, kv_column);
   fetch(0, key, 0);
 
   const std::int64_t m = key + warp * 16 + threadIdx.x % kWarp / 4;  // and m + 8
   const float scale = rows.scale * kLog2E;
-  float dk[D / 8][4] = {}, dv[D / 8][4] = {};
+  float dk[kColumns / 8][4] = {}, dv[kColumns / 8][4] = {};
   int g = 0, stage = 0;
   for (std::int64_t query = key;; stage = 1 - stage) {
     std::int64_t next_query = query;
@@ -200,6 +220,7 @@ __global__ void __launch_bounds__(kBlock)
     float weight[Q / 8][4], slope[Q / 8][4];
     tile_dots<D, H>(k, warp * 16, queries(stage), weight);
     tile_dots<D, H>(v, warp * 16, slopes(stage), slope);
+    rows.softcap.apply(weight);
 #pragma unroll
     for (int n = 0; n < Q / 8; ++n)
 #pragma unroll
@@ -207,17 +228,18 @@ __global__ void __launch_bounds__(kBlock)
         const int i = lane_column(n, e);
         const std::int64_t row = m + 8 * (e / 2);
         const bool visible = row >= fact.first[i] && row <= query + i;
+        const float to_score = rows.scale * rows.softcap.slope(weight[n][e]);
         weight[n][e] = visible ? exp2f(weight[n][e] * scale - fact.lse[i]) : 0.0f;
-        slope[n][e] = visible ? weight[n][e] * (slope[n][e] - fact.delta[i]) * rows.scale : 0.0f;
+        slope[n][e] = visible ? weight[n][e] * (slope[n][e] - fact.delta[i]) * to_score : 0.0f;
       }
-    tile_accumulate<D, H>(weight, slopes(stage), dv);
-    tile_accumulate<D, H>(slope, queries(stage), dk);
+    tile_accumulate<D, H>(weight, slopes(stage) + part, dv);
+    tile_accumulate<D, H>(slope, queries(stage) + part, dk);
     __syncthreads();
     if (!more) break;
     query = next_query;
   }
-  if (gradients.dk) put_tile<D, H>(gradients.dk, key + warp * 16, kv_column, dk, gradients.add_dk);
-  if (gradients.dv) put_tile<D, H>(gradients.dv, key + warp * 16, kv_column, dv, gradients.add_dv);
+  if (gradients.dk) put_tile<H>(gradients.dk, key + warp * 16, kv_column + part, dk, gradients.add_dk);
+  if (gradients.dv) put_tile<H>(gradients.dv, key + warp * 16, kv_column + part, dv, gradients.add_dv);
 }
 
 // Each block has a tile of queries and loops over keys.
@@ -225,17 +247,18 @@ template <int D, class H>
 __global__ void __launch_bounds__(kBlock)
     query_gradients_mma(AttentionRows rows, AttentionGradients gradients) {
   extern __shared__ __align__(16) Half memory[];
-  Half *q = memory, *dy = q + kTileHalves<D>;
-  const auto keys = [&](int stage) { return memory + (2 + stage) * kTileHalves<D>; };
-  const auto values = [&](int stage) { return memory + (4 + stage) * kTileHalves<D>; };
+  constexpr int kKeys = Tiling<D>::kQueryKeys;
+  Half *q = memory, *dy = q + halves_of<D>(kQueryTile), *streamed = dy + halves_of<D>(kQueryTile);
+  const auto keys = [&](int stage) { return streamed + stage * halves_of<D>(kKeys); };
+  const auto values = [&](int stage) { return streamed + (2 + stage) * halves_of<D>(kKeys); };
   const int head = blockIdx.y, warp = static_cast<int>(threadIdx.x) / kWarp;
   const std::int64_t query = std::int64_t{gridDim.x - 1 - blockIdx.x} * kQueryTile;
   const std::int64_t column = std::int64_t{head} * D, kv_column = std::int64_t{head / rows.group} * D;
   const std::int64_t begin = rows.first_key_tile(query);
   const std::int64_t end = query + kQueryTile < rows.rows ? query + kQueryTile : rows.rows;
   const auto fetch = [&](std::int64_t key, int stage) {
-    fetch_tile<D, kKeyTile, kBlock>(keys(stage), rows.k, key, kv_column);
-    fetch_tile<D, kKeyTile, kBlock>(values(stage), rows.v, key, kv_column);
+    fetch_tile<D, kKeys, kBlock>(keys(stage), rows.k, key, kv_column);
+    fetch_tile<D, kKeys, kBlock>(values(stage), rows.v, key, kv_column);
     end_of_fetch();
   };
   fetch_tile<D, kQueryTile, kBlock>(q, rows.q, query, column);
@@ -250,62 +273,64 @@ __global__ void __launch_bounds__(kBlock)
     lse[side] = load_one(gradients.lse, lanes.n[side], head) * kLog2E;
     delta[side] = gradients.delta[lanes.n[side] * gradients.heads + head];
   }
-  for (std::int64_t key = begin; key < end; key += kKeyTile) {
-    const int stage = static_cast<int>((key - begin) / kKeyTile % 2);
-    if (key + kKeyTile < end) {
-      fetch(key + kKeyTile, 1 - stage);
+  for (std::int64_t key = begin; key < end; key += kKeys) {
+    const int stage = static_cast<int>((key - begin) / kKeys % 2);
+    if (key + kKeys < end) {
+      fetch(key + kKeys, 1 - stage);
       wait_for_fetch<1>();
     } else {
       wait_for_fetch<0>();
     }
     __syncthreads();
-    const bool masked = !all_visible(rows, query, key);
-    float weight[kKeyTile / 8][4], slope[kKeyTile / 8][4];
+    const bool masked = !all_visible<kKeys>(rows, query, key);
+    float weight[kKeys / 8][4], slope[kKeys / 8][4];
     tile_dots<D, H>(q, warp * 16, keys(stage), weight);
     tile_dots<D, H>(dy, warp * 16, values(stage), slope);
+    rows.softcap.apply(weight);
 #pragma unroll
-    for (int n = 0; n < kKeyTile / 8; ++n)
+    for (int n = 0; n < kKeys / 8; ++n)
 #pragma unroll
       for (int e = 0; e < 4; ++e) {
         const int side = e / 2;
         const bool visible = !masked || lanes.attends(side, key + lane_column(n, e));
         const float p = exp2f(weight[n][e] * rows.scale * kLog2E - lse[side]);
-        slope[n][e] = visible ? p * (slope[n][e] - delta[side]) * rows.scale : 0.0f;
+        const float to_score = rows.scale * rows.softcap.slope(weight[n][e]);
+        slope[n][e] = visible ? p * (slope[n][e] - delta[side]) * to_score : 0.0f;
       }
     tile_accumulate<D, H>(slope, keys(stage), dq);
     __syncthreads();
   }
-  put_tile<D, H>(gradients.dq, query + warp * 16, column, dq, gradients.add_dq);
+  put_tile<H>(gradients.dq, query + warp * 16, column, dq, gradients.add_dq);
 }
 
-template <class Kernel, class... Args>
-void run(const char* name, cudaStream_t stream, Kernel kernel, std::int64_t rows, std::int64_t heads,
-         int halves, const Args&... args) {
-  const int bytes = halves * static_cast<int>(sizeof(Half));
-  checked(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes), name);
-  kernel<<<dim3(blocks_for(rows, kQueryTile), static_cast<unsigned>(heads)), kBlock,
+// rows_each: the rows of a block. tile_rows: rows of D columns in shared memory.
+template <int D, class Kernel, class... Args>
+void run(const char* name, cudaStream_t stream, Kernel kernel, std::int64_t rows, int rows_each,
+         std::int64_t heads, int tile_rows, const Args&... args) {
+  const int bytes = halves_of<D>(tile_rows) * static_cast<int>(sizeof(Half));
+  reserve_shared(name, kernel, bytes);
+  kernel<<<dim3(blocks_for(rows, rows_each), static_cast<unsigned>(heads)), kBlock,
            static_cast<std::size_t>(bytes), stream>>>(args...);
   launched(name);
 }
 
 template <int D, class H>
 void forward(cudaStream_t stream, const Attention& op) {
-  run("attention", stream, forward_mma<D, H>, op.q.rows, op.at.heads, 5 * kTileHalves<D>, AttentionRows(op),
-      View(op.y), View(op.lse));
+  run<D>("attention", stream, forward_mma<D, H>, op.q.rows, kQueryTile, op.at.heads,
+         kQueryTile + 4 * Tiling<D>::kForwardKeys, AttentionRows(op), View(op.y), View(op.lse));
 }
 
 template <int D, class H>
 void backward(cudaStream_t stream, const Attention& op, const float* delta) {
+  using Sizes = Tiling<D>;
   const AttentionRows rows(op);
   const AttentionGradients gradients(op, delta);
-  // dk, dv, weights and slopes must fit into the registers.
-  constexpr int kQueries = D > 64 ? 32 : 64;
   if (op.dk || op.dv)
-    run("attention keys backward", stream, key_gradients_mma<D, H, kQueries>, op.q.rows, op.at.kv_heads,
-        2 * kTileHalves<D> + 4 * kQueries * kPitch<D>, rows, gradients);
+    run<D>("attention keys backward", stream, key_gradients_mma<D, H>, op.q.rows, Sizes::kKeys,
+           op.at.kv_heads, 2 * Sizes::kKeys + 4 * Sizes::kQueries, rows, gradients);
   if (op.dq)
-    run("attention queries backward", stream, query_gradients_mma<D, H>, op.q.rows, op.at.heads,
-        6 * kTileHalves<D>, rows, gradients);
+    run<D>("attention queries backward", stream, query_gradients_mma<D, H>, op.q.rows, kQueryTile,
+           op.at.heads, 2 * kQueryTile + 4 * Sizes::kQueryKeys, rows, gradients);
 }
 
 template <class H>
@@ -315,8 +340,12 @@ void forward_in(cudaStream_t stream, const Attention& op) {
       return forward<32, H>(stream, op);
     case 64:
       return forward<64, H>(stream, op);
-    default:
+    case 96:
+      return forward<96, H>(stream, op);
+    case 128:
       return forward<128, H>(stream, op);
+    default:
+      return forward<256, H>(stream, op);
   }
 }
 
@@ -327,8 +356,12 @@ void backward_in(cudaStream_t stream, const Attention& op, const float* delta) {
       return backward<32, H>(stream, op, delta);
     case 64:
       return backward<64, H>(stream, op, delta);
-    default:
+    case 96:
+      return backward<96, H>(stream, op, delta);
+    case 128:
       return backward<128, H>(stream, op, delta);
+    default:
+      return backward<256, H>(stream, op, delta);
   }
 }
 

@@ -111,17 +111,17 @@ __device__ void load_left(std::uint32_t tile, std::uint32_t (&left)[D / 16][4]) 
 
 // The queries of a lane (rows of scores) and the keys they attend to.
 struct QueryRows {
-  int n[2], first[2];  // row numbers, and first rows of their documents
-  int latest;          // first row of the document of the warpgroup's last row
+  int n[2], first[2];  // row numbers, and the first keys that they attend to
+  int latest;          // first key of the warpgroup's last row
 
   __device__ QueryRows(const AttentionRows& rows, int query) {
     const int last = static_cast<int>(rows.rows) - 1;
 #pragma unroll
     for (int side = 0; side < 2; ++side) {
       n[side] = query + lane_row() + 8 * side;
-      first[side] = rows.first[min(n[side], last)];  // past the batch: results are not stored
+      first[side] = rows.first_key(min(n[side], last));  // past the batch: results are not stored
     }
-    latest = rows.first[min(query + kGroupRows - 1, last)];
+    latest = rows.first_key(min(query + kGroupRows - 1, last));
   }
 
   // Masks the scores of keys that a query does not attend to; the tile has 2 R keys from `key` on.
@@ -179,9 +179,9 @@ struct QueryWalk {
     head = block_head + group % together;
     query = block_query + group / together * kGroupRows;
     kv_column = head / rows.group * D;
-    begin = rows.first[block_query] / N * N;
+    begin = rows.first_key(block_query) / N * N;
     tiles = (min(block_query + order.tile_rows - 1, last) - begin) / N + 1;
-    first_tile = (rows.first[min(query, last)] - begin) / N;
+    first_tile = (rows.first_key(min(query, last)) - begin) / N;
     end_tile = min(tiles, (query + kGroupRows - 1 - begin) / N + 1);
   }
 };
@@ -225,7 +225,7 @@ __device__ void put_rows(const View& to, int first, int column, float (&results)
 template <class Kernel, class... Args>
 void run_hopper(const char* name, cudaStream_t stream, Kernel kernel, int blocks, int bytes,
                 const Args&... args) {
-  checked(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes), name);
+  reserve_shared(name, kernel, bytes);
   kernel<<<static_cast<unsigned>(blocks), kHopperBlock, static_cast<std::size_t>(bytes), stream>>>(args...);
   launched(name);
 }

@@ -229,13 +229,13 @@ void wgmma_query_gradients(cudaStream_t stream, const Attention& op, const Facts
 // dk and dv: each block has keys and loops over the queries of all heads of the group. Tiles have
 // keys as rows and queries as columns: the transposed weights, which multiply dy and q.
 
-// The first row from `from` on whose document starts after row `key`, searched by the whole block.
+// The first row from `from` on that does not attend to row `key`, searched by the whole block.
 __device__ inline int first_row_past(const AttentionRows& rows, int from, int key) {
   int low = from, high = static_cast<int>(rows.rows);
   while (low < high) {
     const int step = (high - low + kHopperBlock - 1) / kHopperBlock, start = low;
     const int probe = start + static_cast<int>(threadIdx.x) * step;
-    const int seen = __syncthreads_count(probe < high && rows.first[probe] <= key);
+    const int seen = __syncthreads_count(probe < high && rows.first_key(probe) <= key);
     if (seen == 0) break;
     low = start + (seen - 1) * step + 1;
     high = min(high, start + seen * step);
@@ -325,7 +325,7 @@ __global__ void __launch_bounds__(kHopperBlock, Tiling::blocks)
 #pragma unroll
         for (int i = 0; i < N / 2; ++i) {
           const int n = min(query + lane_column(i), static_cast<int>(rows.rows) - 1);
-          if (m + i / 2 % 2 * 8 < rows.first[n]) score[i] = -INFINITY;
+          if (m + i / 2 % 2 * 8 < rows.first_key(n)) score[i] = -INFINITY;
         }
       }
     };

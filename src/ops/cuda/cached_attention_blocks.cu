@@ -1,5 +1,5 @@
-// A block has 64 rows of a prompt and one head, and loops over tiles of 64 keys and values,
-// prefetching one tile. As attention_mma.cu, with keys from a slot.
+// A block has 64 rows of a prompt and one head, and loops over tiles of keys and values, prefetching
+// one tile. As attention_mma.cu, with keys from a slot.
 #include "ops/cuda/attention.h"
 
 #include "ops/cuda/mma.cuh"
@@ -9,17 +9,18 @@ namespace thimble::cuda {
 namespace {
 
 constexpr int kWarps = 4, kBlock = kWarps * kWarp;  // each warp has 16 rows
-constexpr int kKeys = 64;
 constexpr float kLog2E = 1.4426950408889634f;
 
+// Keys of a tile: results of large heads need more registers, and their tiles more shared memory.
 template <int D>
-constexpr int kTileHalves = kKeys* kPitch<D>;
+constexpr int kKeysOf = D > 128 ? 32 : 64;
 
 struct Prompt {
   View q, k_cache, v_cache, y;
   Ints slot, position;
-  std::int32_t group, context;
+  std::int32_t group, context, window;  // no window: as long as the context
   float scale;
+  Softcap softcap;
 };
 
 // The rows of a slot before `end`.
@@ -40,9 +41,9 @@ __device__ float row_sum(float x) {
   return x + __shfl_xor_sync(~0u, x, 2);
 }
 
-// Turns scores of the keys from `key` on into weights; a row attends to keys up to `last`.
+// Turns scores of the keys from `key` on into weights; a row attends to `window` keys up to `last`.
 template <int T>
-__device__ void compute_weights(float (&score)[T][4], int key, const int (&last)[2], float scale,
+__device__ void compute_weights(float (&score)[T][4], int key, const int (&last)[2], int window, float scale,
                                 float (&highest)[2], float (&sum)[2], float (&keep)[2]) {
   const int lane = static_cast<int>(threadIdx.x) % 4;
 #pragma unroll
@@ -53,11 +54,12 @@ __device__ void compute_weights(float (&score)[T][4], int key, const int (&last)
 #pragma unroll
       for (int e = 0; e < 2; ++e) {
         float& s = score[n][2 * side + e];
-        s = key + n * 8 + 2 * lane + e <= last[side] ? s * scale : -INFINITY;
+        const int m = key + n * 8 + 2 * lane + e;
+        s = m <= last[side] && m > last[side] - window ? s * scale : -INFINITY;
         top = fmaxf(top, s);
       }
-    // Finite after the first tile: every row of a slot attends to key 0.
     const float now = row_max(top);
+    // All masked so far: exp(-inf - -inf) would be NaN.
     const float base = now == -INFINITY ? 0.0f : now;
     keep[side] = exp2f(highest[side] - base);
     float added = 0;
@@ -72,6 +74,7 @@ __device__ void compute_weights(float (&score)[T][4], int key, const int (&last)
 
 template <int D>
 __global__ void __launch_bounds__(kBlock) attend_tile(Prompt p) {
+  constexpr int kKeys = kKeysOf<D>, kTileHalves = kKeys * kPitch<D>;
   extern __shared__ __align__(16) Half memory[];
   const std::int64_t tile = std::int64_t{gridDim.x - 1 - blockIdx.x} * kPromptTile;
   if (!is_prompt_tile(p.slot, p.position, tile, p.q.rows)) return;
@@ -86,22 +89,26 @@ __global__ void __launch_bounds__(kBlock) attend_tile(Prompt p) {
   }
   for (int i = 0; i < kPromptTile; ++i)
     if (tile + i < p.q.rows && p.slot[tile + i] >= 0) end = p.position[tile + i] + 1;
+  const int begin = max(0, p.position[tile] - p.window + 1) / kKeys * kKeys;
   const std::int64_t first = std::int64_t{p.slot[tile]} * p.context;
-  const View k = slot_rows(p.k_cache, first, end), v = slot_rows(p.v_cache, first, end);
+  View k = slot_rows(p.k_cache, first, end), v = slot_rows(p.v_cache, first, end);
 
-  Half* const q = memory;
-  const auto keys = [&](int stage) { return memory + (1 + stage) * kTileHalves<D>; };
-  const auto values = [&](int stage) { return memory + (3 + stage) * kTileHalves<D>; };
+  Half *const q = memory, *const streamed = q + kPromptTile * kPitch<D>;
+  const auto keys = [&](int stage) { return streamed + stage * kTileHalves; };
+  const auto values = [&](int stage) { return streamed + (2 + stage) * kTileHalves; };
+  // A slot with a window may be a ring, which begins again at a tile.
   const auto fetch = [&](int key, int stage) {
-    fetch_tile<D, kKeys, kBlock>(keys(stage), k, key, kv_column);
-    fetch_tile<D, kKeys, kBlock>(values(stage), v, key, kv_column);
+    const int row = key % p.context;
+    k.rows = v.rows = row + end - key;
+    fetch_tile<D, kKeys, kBlock>(keys(stage), k, row, kv_column);
+    fetch_tile<D, kKeys, kBlock>(values(stage), v, row, kv_column);
     end_of_fetch();
   };
   fetch_tile<D, kPromptTile, kBlock>(q, p.q, tile, column);
-  fetch(0, 0);
+  fetch(begin, 0);
   float result[D / 8][4] = {}, highest[2] = {-INFINITY, -INFINITY}, sum[2] = {0, 0};
-  for (int key = 0; key < end; key += kKeys) {
-    const int stage = key / kKeys % 2;
+  for (int key = begin; key < end; key += kKeys) {
+    const int stage = (key - begin) / kKeys % 2;
     if (key + kKeys < end) {
       fetch(key + kKeys, 1 - stage);
       wait_for_fetch<1>();
@@ -111,7 +118,8 @@ __global__ void __launch_bounds__(kBlock) attend_tile(Prompt p) {
     __syncthreads();
     float score[kKeys / 8][4], keep[2];
     tile_dots<D>(q, warp * 16, keys(stage), score);
-    compute_weights(score, key, last, p.scale * kLog2E, highest, sum, keep);
+    p.softcap.apply(score);
+    compute_weights(score, key, last, p.window, p.scale * kLog2E, highest, sum, keep);
 #pragma unroll
     for (auto& part : result) part[0] *= keep[0], part[1] *= keep[0], part[2] *= keep[1], part[3] *= keep[1];
     tile_accumulate<D>(score, values(stage), result);
@@ -124,14 +132,13 @@ __global__ void __launch_bounds__(kBlock) attend_tile(Prompt p) {
 #pragma unroll
     for (auto& part : result) part[2 * side] *= factor, part[2 * side + 1] *= factor;
   }
-  put_tile<D>(p.y, tile + warp * 16, column, result, false);
+  put_tile(p.y, tile + warp * 16, column, result, false);
 }
 
 template <int D>
 void launch(cudaStream_t stream, const CachedAttention& op) {
-  constexpr auto bytes = static_cast<int>(5 * kTileHalves<D> * sizeof(Half));
-  checked(cudaFuncSetAttribute(attend_tile<D>, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes),
-          "cudaFuncSetAttribute");
+  constexpr auto bytes = static_cast<int>((kPromptTile + 4 * kKeysOf<D>)*kPitch<D> * sizeof(Half));
+  reserve_shared("cached_attention of prompts", attend_tile<D>, bytes);
   const Prompt prompt{View(op.q),
                       View(op.k_cache),
                       View(op.v_cache),
@@ -140,7 +147,9 @@ void launch(cudaStream_t stream, const CachedAttention& op) {
                       Ints(op.position),
                       static_cast<std::int32_t>(op.group()),
                       op.at.context,
-                      op.at.scale};
+                      op.at.window > 0 ? op.at.window : op.at.context,
+                      op.at.scale,
+                      Softcap(op.at.softcap, op.at.scale)};
   const dim3 grid(blocks_for(op.q.rows, kPromptTile), static_cast<unsigned>(op.at.heads));
   attend_tile<D><<<grid, kBlock, bytes, stream>>>(prompt);
   launched("cached_attention of prompts");
@@ -150,7 +159,7 @@ void launch(cudaStream_t stream, const CachedAttention& op) {
 
 bool supports_prompt_tiles(const CachedAttention& op) {
   const std::int64_t D = op.head_size();
-  return op.q.dtype == DType::bf16 && (D == 32 || D == 64 || D == 128) &&
+  return op.q.dtype == DType::bf16 && (D == 32 || D == 64 || D == 96 || D == 128 || D == 256) &&
          vectorized(op.q, {op.k_cache, op.v_cache, op.y});
 }
 
@@ -161,8 +170,12 @@ void attend_prompt_tiles(const Context& context, const CachedAttention& op) {
       return launch<32>(stream, op);
     case 64:
       return launch<64>(stream, op);
-    default:
+    case 96:
+      return launch<96>(stream, op);
+    case 128:
       return launch<128>(stream, op);
+    default:
+      return launch<256>(stream, op);
   }
 }
 

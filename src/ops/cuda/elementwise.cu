@@ -43,18 +43,30 @@ __device__ float sigmoid(float x) {
   return 1 / (1 + expf(-x));
 }
 
+// Of the gate of a gated kind: silu or gelu.
+__device__ float gate_value(ActivationKind kind, float x) {
+  return kind == ActivationKind::swiglu ? x * sigmoid(x) : value(kind, x);
+}
+
+__device__ float gate_slope(ActivationKind kind, float x) {
+  if (kind != ActivationKind::swiglu) return slope(kind, x);
+  const float s = sigmoid(x);
+  return s * (1 + x * (1 - s));
+}
+
 template <int V>
 void activation(cudaStream_t stream, const Activation& op) {
   const View x(op.x), y(op.y);
   const ActivationKind kind = op.kind;
+  const bool gated = is_gated(kind);
   for_each_pack<V>("activation", stream, op.y.rows, op.y.cols, [=] __device__(std::int64_t row, int c) {
     float a[V];
     load(x, row, c, a);
-    if (kind == ActivationKind::swiglu) {
+    if (gated) {
       float up[V];
       load(x, row, y.cols + c, up);
 #pragma unroll
-      for (int i = 0; i < V; ++i) a[i] *= sigmoid(a[i]) * up[i];
+      for (int i = 0; i < V; ++i) a[i] = gate_value(kind, a[i]) * up[i];
     } else {
 #pragma unroll
       for (int i = 0; i < V; ++i) a[i] = value(kind, a[i]);
@@ -67,19 +79,19 @@ template <int V>
 void activation_gradients(cudaStream_t stream, const Activation& op) {
   const View x(op.x), dy(op.dy), dx(op.dx);
   const ActivationKind kind = op.kind;
-  const bool add = op.add_dx;
+  const bool add = op.add_dx, gated = is_gated(kind);
   for_each_pack<V>("activation backward", stream, op.dy.rows, op.dy.cols,
                    [=] __device__(std::int64_t row, int c) {
                      float a[V], g[V];
                      load(x, row, c, a);
                      load(dy, row, c, g);
-                     if (kind == ActivationKind::swiglu) {
+                     if (gated) {
                        float up[V];
                        load(x, row, dy.cols + c, up);
 #pragma unroll
                        for (int i = 0; i < V; ++i) {
-                         const float s = sigmoid(a[i]), d_up = g[i] * a[i] * s;
-                         g[i] *= up[i] * s * (1 + a[i] * (1 - s));
+                         const float d_up = g[i] * gate_value(kind, a[i]);
+                         g[i] *= up[i] * gate_slope(kind, a[i]);
                          up[i] = d_up;
                        }
                        put(dx, row, dy.cols + c, up, add);
@@ -91,11 +103,10 @@ void activation_gradients(cudaStream_t stream, const Activation& op) {
                    });
 }
 
-// For swiglu the second half starts at column F: it is aligned if F is a multiple of the vector
+// For gated kinds the second half starts at column F: it is aligned if F is a multiple of the vector
 // length, which the check of y and dy covers.
 void activation_forward(const Context& context, const OpCall& call) {
   const Activation op(call);
-  if (op.kind == ActivationKind::geglu) refuse("[activation] expected another kind than geglu", 0);
   if (vectorized(op.x, {op.y}))
     activation<kVector>(stream_of(context), op);
   else

@@ -96,9 +96,10 @@ __device__ void tile_dots(const Half* a, int row, const Half* b, float (&sums)[T
   }
 }
 
-// sums [16, D] += weights [16, 8 T], rounded to 16 bits, times the 8 T rows of `tile`.
-template <int D, class H = Half, int T>
-__device__ void tile_accumulate(const float (&weights)[T][4], const Half* tile, float (&sums)[D / 8][4]) {
+// sums [16, 8 C] += weights [16, 8 T], rounded to 16 bits, times 8 C columns of the 8 T rows of a tile
+// of D columns.
+template <int D, class H = Half, int T, int C>
+__device__ void tile_accumulate(const float (&weights)[T][4], const Half* tile, float (&sums)[C][4]) {
   const int lane = static_cast<int>(threadIdx.x) % kWarp;
   const Half* right = tile + lane % 16 * kPitch<D> + lane / 16 * 8;
 #pragma unroll
@@ -107,7 +108,7 @@ __device__ void tile_accumulate(const float (&weights)[T][4], const Half* tile, 
                                 pack<H>(weights[k + 1][0], weights[k + 1][1]),
                                 pack<H>(weights[k + 1][2], weights[k + 1][3])};
 #pragma unroll
-    for (int n = 0; n < D / 8; n += 2) {
+    for (int n = 0; n < C; n += 2) {
       std::uint32_t r[4];
       load_matrices_transposed(r, right + k * 8 * kPitch<D> + n * 8);
       mma<H>(sums[n], l, r[0], r[1]);
@@ -117,9 +118,9 @@ __device__ void tile_accumulate(const float (&weights)[T][4], const Half* tile, 
 }
 
 // Stores or adds a lane's part of 16 rows of results, from row `first` on.
-template <int D, class H = Half>
-__device__ void put_tile(const View& to, std::int64_t first, std::int64_t column,
-                         const float (&sums)[D / 8][4], bool add) {
+template <class H = Half, int C>
+__device__ void put_tile(const View& to, std::int64_t first, std::int64_t column, const float (&sums)[C][4],
+                         bool add) {
   const int lane = static_cast<int>(threadIdx.x) % kWarp, g = lane / 4, t = lane % 4;
 #pragma unroll
   for (int side = 0; side < 2; ++side) {
@@ -127,7 +128,7 @@ __device__ void put_tile(const View& to, std::int64_t first, std::int64_t column
     if (row >= to.rows) continue;
     Half* pointer = static_cast<Half*>(to.data) + row * to.stride + column + 2 * t;
 #pragma unroll
-    for (int n = 0; n < D / 8; ++n) {
+    for (int n = 0; n < C; ++n) {
       auto* two = reinterpret_cast<std::uint32_t*>(pointer + n * 8);
       const float2 before = add ? unpack<H>(*two) : float2{0, 0};
       *two = pack<H>(before.x + sums[n][2 * side], before.y + sums[n][2 * side + 1]);
