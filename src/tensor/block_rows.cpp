@@ -106,18 +106,19 @@ void decode_q2_k(const std::byte* from, float* x) {
   }
 }
 
+int scale_of_q3_k(const std::byte* scales, std::size_t j) {
+  const unsigned low = byte_at(scales, j % 8) >> (j / 8 * 4) & 15;
+  return static_cast<int>(low | (byte_at(scales, 8 + j % 4) >> (j / 4 * 2) & 3) << 4) - 32;
+}
+
 // A missing bit in `high` subtracts 4.
 void decode_q3_k(const std::byte* from, float* x) {
   const std::byte *high = from, *q = from + 32, *scales = from + 96;
   const float d = half_at(from + 108);
-  const auto scale = [&](std::size_t j) {
-    const unsigned low = byte_at(scales, j % 8) >> (j / 8 * 4) & 15;
-    return static_cast<int>(low | (byte_at(scales, 8 + j % 4) >> (j / 4 * 2) & 3) << 4) - 32;
-  };
   for (std::size_t i = 0; i < kGgufSuperBlock; ++i) {
     const bool third = (byte_at(high, i % 32) >> (i / 32) & 1) != 0;
     const int number = static_cast<int>(two_bits(q, i)) - (third ? 0 : 4);
-    x[i] = d * static_cast<float>(scale(i / 16)) * static_cast<float>(number);
+    x[i] = d * static_cast<float>(scale_of_q3_k(scales, i / 16)) * static_cast<float>(number);
   }
 }
 
@@ -153,18 +154,25 @@ void decode_q4_k(const std::byte* from, float* x) {
   decode_with_mins(from, x, [&](std::size_t i) { return nibble_of_64(from + 16, i); });
 }
 
+unsigned q5_k_number(const std::byte* from, std::size_t i) {
+  return nibble_of_64(from + 48, i) | (byte_at(from + 16, i % 32) >> (i / 32) & 1) << 4;
+}
+
 void decode_q5_k(const std::byte* from, float* x) {
-  decode_with_mins(from, x, [&](std::size_t i) {
-    return nibble_of_64(from + 48, i) | (byte_at(from + 16, i % 32) >> (i / 32) & 1) << 4;
-  });
+  decode_with_mins(from, x, [&](std::size_t i) { return q5_k_number(from, i); });
+}
+
+// Without the 32 that is subtracted.
+unsigned q6_k_number(const std::byte* from, std::size_t i) {
+  const unsigned four = byte_at(from, i / 128 * 64 + i % 64) >> (i / 64 % 2 * 4) & 15;
+  return four | two_bits(from + 128, i) << 4;
 }
 
 void decode_q6_k(const std::byte* from, float* x) {
-  const std::byte *low = from, *high = from + 128, *scales = from + 192;
+  const std::byte* scales = from + 192;
   const float d = half_at(from + 208);
   for (std::size_t i = 0; i < kGgufSuperBlock; ++i) {
-    const unsigned four = byte_at(low, i / 128 * 64 + i % 64) >> (i / 64 % 2 * 4) & 15;
-    const int number = static_cast<int>(four | two_bits(high, i) << 4) - 32;
+    const int number = static_cast<int>(q6_k_number(from, i)) - 32;
     x[i] = d * static_cast<float>(loaded<std::int8_t>(scales + i / 16)) * static_cast<float>(number);
   }
 }
@@ -183,13 +191,110 @@ void decode_iq4_nl(const std::byte* from, float* x) {
   put_iq4_values(from + 2, half_at(from), x);
 }
 
-void decode_iq4_xs(const std::byte* from, float* x) {
-  const float d = half_at(from);
+float iq4_xs_scale(const std::byte* from, std::size_t j) {
   const auto high = loaded<std::uint16_t>(from + 2);
-  for (std::size_t j = 0; j < 8; ++j) {
-    const unsigned low = byte_at(from + 4, j / 2) >> (j % 2 * 4) & 15;
-    const float scale = d * static_cast<float>(static_cast<int>(low | (high >> (2 * j) & 3u) << 4) - 32);
-    put_iq4_values(from + 8 + j * kHalf, scale, x + j * kGgufBlock);
+  const unsigned low = byte_at(from + 4, j / 2) >> (j % 2 * 4) & 15;
+  return half_at(from) * static_cast<float>(static_cast<int>(low | (high >> (2 * j) & 3u) << 4) - 32);
+}
+
+void decode_iq4_xs(const std::byte* from, float* x) {
+  for (std::size_t j = 0; j < kGgufSuperBlock / kGgufBlock; ++j)
+    put_iq4_values(from + 8 + j * kHalf, iq4_xs_scale(from, j), x + j * kGgufBlock);
+}
+
+// ---- Integers. Each type puts its numbers, then scales and minimums.
+
+void put_numbers(const std::array<int, kGgufBlock>& q, std::uint8_t* to) {
+  for (std::size_t i = 0; i < kGgufBlock; ++i) to[i] = static_cast<std::uint8_t>(q[i]);
+}
+
+// One scale and a minimum.
+void put_one_scale(float scale, float min, const BlockIntegers& to) {
+  *to.scales = scale;
+  *to.mins = min;
+}
+
+constexpr float kMiddleOfBytes = 128;  // added to signed bytes
+
+void take_iq4_values(const std::byte* nibbles, std::uint8_t* to) {
+  std::array<int, kGgufBlock> q;
+  take_nibbles(nibbles, q);
+  for (int& number : q)
+    number = static_cast<int>(kIq4Values[static_cast<std::size_t>(number)] + kMiddleOfBytes);
+  put_numbers(q, to);
+}
+
+void take_types_of_32(GgufType type, const std::byte* from, const BlockIntegers& to) {
+  const bool minimum = type == GgufType::q4_1 || type == GgufType::q5_1;
+  const bool fifth = type == GgufType::q5_0 || type == GgufType::q5_1;
+  const float d = half_at(from);
+  const std::byte* const after = from + (minimum ? 4 : 2);
+  if (type == GgufType::q8_0) {
+    for (std::size_t i = 0; i < kGgufBlock; ++i)
+      to.numbers[i] = static_cast<std::uint8_t>(loaded<std::int8_t>(after + i) + 128);
+    return put_one_scale(d, d * kMiddleOfBytes, to);
+  }
+  if (type == GgufType::iq4_nl) {
+    take_iq4_values(after, to.numbers);
+    return put_one_scale(d, d * kMiddleOfBytes, to);
+  }
+  std::array<int, kGgufBlock> q;
+  fifth ? take_five_bits(after, after + 4, q) : take_nibbles(after, q);
+  put_numbers(q, to.numbers);
+  put_one_scale(d, minimum ? -half_at(from + 2) : d * (fifth ? 16 : 8), to);
+}
+
+// Q3_K: the number without the 4 that a missing bit subtracts.
+void take_q3_k(const std::byte* from, const BlockIntegers& to) {
+  const std::byte *high = from, *q = from + 32;
+  const float d = half_at(from + 108);
+  for (std::size_t i = 0; i < kGgufSuperBlock; ++i)
+    to.numbers[i] = static_cast<std::uint8_t>(two_bits(q, i) | (byte_at(high, i % 32) >> (i / 32) & 1) << 2);
+  for (std::size_t j = 0; j < kGgufSuperBlock / 16; ++j) {
+    to.scales[j] = d * static_cast<float>(scale_of_q3_k(from + 96, j));
+    to.mins[j] = to.scales[j] * 4;
+  }
+}
+
+void take_integers_of_256(GgufType type, const std::byte* from, const BlockIntegers& to) {
+  const auto with_mins = [&](auto number) {
+    const float d = half_at(from), dmin = half_at(from + 2);
+    for (std::size_t j = 0; j < 8; ++j) {
+      const auto [s, t] = scale_and_min(from + 4, j);
+      to.scales[j] = d * static_cast<float>(s);
+      to.mins[j] = dmin * static_cast<float>(t);
+    }
+    for (std::size_t i = 0; i < kGgufSuperBlock; ++i) to.numbers[i] = static_cast<std::uint8_t>(number(i));
+  };
+  switch (type) {
+    case GgufType::q2_k:
+      for (std::size_t j = 0; j < kGgufSuperBlock / 16; ++j) {
+        to.scales[j] = half_at(from + 80) * static_cast<float>(byte_at(from, j) & 15);
+        to.mins[j] = half_at(from + 82) * static_cast<float>(byte_at(from, j) >> 4);
+      }
+      for (std::size_t i = 0; i < kGgufSuperBlock; ++i)
+        to.numbers[i] = static_cast<std::uint8_t>(two_bits(from + 16, i));
+      return;
+    case GgufType::q3_k:
+      return take_q3_k(from, to);
+    case GgufType::q4_k:
+      return with_mins([&](std::size_t i) { return nibble_of_64(from + 16, i); });
+    case GgufType::q5_k:
+      return with_mins([&](std::size_t i) { return q5_k_number(from, i); });
+    case GgufType::q6_k:
+      for (std::size_t i = 0; i < kGgufSuperBlock; ++i)
+        to.numbers[i] = static_cast<std::uint8_t>(q6_k_number(from, i));
+      for (std::size_t j = 0; j < kGgufSuperBlock / 16; ++j) {
+        to.scales[j] = half_at(from + 208) * static_cast<float>(loaded<std::int8_t>(from + 192 + j));
+        to.mins[j] = to.scales[j] * 32;
+      }
+      return;
+    default:  // IQ4_XS
+      for (std::size_t j = 0; j < kGgufSuperBlock / kGgufBlock; ++j) {
+        to.scales[j] = iq4_xs_scale(from, j);
+        to.mins[j] = to.scales[j] * kMiddleOfBytes;
+        take_iq4_values(from + 8 + j * kHalf, to.numbers + j * kGgufBlock);
+      }
   }
 }
 
@@ -242,6 +347,10 @@ void decode_blocks(GgufType type, std::span<const std::byte> bytes, std::span<fl
   float* to = values.data();
   for (std::size_t at = 0; at < bytes.size(); at += index_of(size.bytes), to += size.numbers)
     decode(&bytes[at], to);
+}
+
+void take_integers(GgufType type, const std::byte* block, const BlockIntegers& to) {
+  block_size(type).numbers == 32 ? take_types_of_32(type, block, to) : take_integers_of_256(type, block, to);
 }
 
 Tensor block_tensor(const BlockMatrix& matrix) {

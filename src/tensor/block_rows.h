@@ -101,6 +101,19 @@ constexpr std::int64_t block_bytes(GgufType type, std::int64_t numbers) {
 // The reference: decodes numbers, a multiple of the block size. `bytes` must have the right size.
 void decode_blocks(GgufType type, std::span<const std::byte> bytes, std::span<float> values);
 
+// Columns that share a scale in the integers of a type (below).
+constexpr std::int64_t columns_per_scale(GgufType type) {
+  return type == GgufType::q2_k || type == GgufType::q3_k || type == GgufType::q6_k ? 16 : 32;
+}
+
+// The reference for products in integers: the numbers of a block as value = scale q - min with
+// unsigned bytes q, up to the rounding of scale and min. `type` is not a type of floats.
+struct BlockIntegers {
+  std::uint8_t* numbers;
+  float *scales, *mins;  // one for every columns_per_scale(type)
+};
+void take_integers(GgufType type, const std::byte* block, const BlockIntegers& to);
+
 // Rows that follow each other in a file.
 struct BlockRows {
   const std::byte* data = nullptr;

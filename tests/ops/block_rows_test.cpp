@@ -1,5 +1,5 @@
-// Matrices in blocks: unpacking equals the reference, and products equal those of the same values
-// as plain floats, bit for bit.
+// Matrices in blocks: unpacking equals the reference. Products with floats equal those of the same
+// values as plain floats, bit for bit; products in integers equal those with x rounded to 8 bits.
 #include "tensor/block_rows.h"
 
 #include <gtest/gtest.h>
@@ -7,8 +7,11 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <limits>
 #include <random>
 
+#include "base/machine.h"
+#include "ops/cpu/block_products.h"
 #include "ops/cpu/linear.h"
 #include "ops/embedding.h"
 #include "ops/linear.h"
@@ -86,11 +89,13 @@ std::vector<T> as(std::span<const float> values) {
 }
 
 template <class T>
-std::vector<T> product(const Tensor& w, std::span<const T> x, bool invariant) {
+std::vector<T> product(const Tensor& w, std::span<const T> x, bool invariant,
+                       std::span<const float> bias = {}) {
   const Context context;
   const std::int64_t rows = std::ssize(x) / w.cols;
   std::vector<T> y(index_of(rows * w.rows));
-  const std::vector<Tensor> in = {make_tensor(const_cast<T*>(x.data()), rows, w.cols), w};
+  std::vector<Tensor> in = {make_tensor(const_cast<T*>(x.data()), rows, w.cols), w};
+  if (!bias.empty()) in.push_back(make_tensor(const_cast<float*>(bias.data()), 1, w.rows));
   const std::vector<Tensor> out = {make_tensor(y.data(), rows, w.rows)};
   const std::vector<Shape> shapes = {in[0].shape(), in[1].shape()};
   const Attributes attributes = LinearAttributes{invariant};
@@ -106,7 +111,7 @@ void expect_products_of_plain_weights() {
   std::mt19937 random(7);
   std::normal_distribution<float> normal;
   for (const GgufType type : kTypes) {
-    const Blocks blocks(type, GgufType::q6_k, 30, 512, random);
+    const Blocks blocks(type, GgufType::f16, 30, 512, random);
     const std::vector<T> plain = as<T>(blocks.values());
     const Tensor w = make_tensor(const_cast<T*>(plain.data()), 90, 512);
     for (const std::int64_t rows : {1, 2, 3, 5, 8, 17, 70}) {
@@ -114,6 +119,7 @@ void expect_products_of_plain_weights() {
       std::ranges::generate(x, [&] { return normal(random); });
       const std::vector<T> input = as<T>(x);
       for (const bool invariant : {true, false}) {
+        if (invariant && cpu::is_in_integers(type)) continue;  // see below
         // Without products of bf16 pairs, inference multiplies the exact values of blocks.
         if (invariant && sizeof(T) == 2 && !cpu::supports_linear_rows_bf16()) continue;
         const auto expected = product<T>(w, input, invariant);
@@ -153,6 +159,181 @@ TEST(BlockRows, ProductsInF32AreThoseOfPlainWeights) {
 
 TEST(BlockRows, ProductsInBf16AreThoseOfRoundedWeights) {
   expect_products_of_plain_weights<bf16>();
+}
+
+// ---- Products in integers.
+
+constexpr CpuLevel kLevels[] = {CpuLevel::scalar, CpuLevel::avx2, CpuLevel::avx512, CpuLevel::avx512_bf16};
+
+// Calls test(type) for each type of integers, at every level of this machine.
+template <class Test>
+void for_integer_types(const Test& test) {
+  const CpuLevel most = cpu_level();
+  for (const CpuLevel level : kLevels) {
+    if (level > most) continue;
+    const CpuLevelScope scope(level);
+    for (const GgufType type : kTypes) {
+      if (!cpu::is_in_integers(type)) continue;
+      SCOPED_TRACE(testing::Message()
+                   << "type " << static_cast<int>(type) << " at " << cpu_level_name(level));
+      test(type);
+    }
+  }
+}
+
+// Numbers that are exact in 8 bits: each group of 32 has 127 times its scale, a power of two.
+std::vector<float> exact_rows(std::int64_t count, std::mt19937& random) {
+  std::vector<float> x(index_of(count));
+  float scale = 1;
+  for (std::size_t i = 0; i < x.size(); ++i) {
+    if (i % 32 == 0) scale = std::ldexp(1.0f, static_cast<int>(random() % 5) - 8);
+    x[i] = scale * static_cast<float>(i % 32 == 5 ? -127 : static_cast<int>(random() % 255) - 127);
+  }
+  return x;
+}
+
+// y = x w^T + bias, and how large the terms of each sum are.
+struct Reference {
+  std::vector<double> y, size;
+
+  Reference(std::span<const float> w, std::span<const float> x, std::int64_t cols,
+            std::span<const float> bias) {
+    const std::int64_t outputs = std::ssize(w) / cols;
+    for (std::int64_t n = 0; n < std::ssize(x) / cols; ++n)
+      for (std::int64_t o = 0; o < outputs; ++o) {
+        double sum = bias.empty() ? 0 : bias[index_of(o)], total = std::abs(sum);
+        for (std::int64_t i = 0; i < cols; ++i) {
+          const double term = double{w[index_of(o * cols + i)]} * x[index_of(n * cols + i)];
+          sum += term, total += std::abs(term);
+        }
+        y.push_back(sum), size.push_back(total);
+      }
+  }
+};
+
+TEST(BlockRows, ProductsInIntegersAreExactForRowsOfIntegers) {
+  std::mt19937 random(11);
+  for_integer_types([&](GgufType type) {
+    for (const std::int64_t cols : {256, 768}) {
+      const Blocks blocks(type, GgufType::q6_k, 12, cols, random);
+      const std::vector<float> x = exact_rows(11 * cols, random), bias = exact_rows(36, random);
+      const Reference expected(blocks.values(), x, cols, bias);
+      for (const std::int64_t rows : {1, 2, 3, 11}) {
+        const auto found =
+            product<float>(blocks.tensor(), std::span(x).first(index_of(rows * cols)), true, bias);
+        for (std::size_t i = 0; i < found.size(); ++i)
+          ASSERT_NEAR(found[i], expected.y[i], 2e-6 * expected.size[i] + 1e-9) << rows << " rows, " << i;
+      }
+    }
+  });
+}
+
+TEST(BlockRows, ProductsInIntegersErrByTheRoundingOfRows) {
+  std::mt19937 random(12);
+  std::normal_distribution<float> normal;
+  for_integer_types([&](GgufType type) {
+    const Blocks blocks(type, type, 12, 512, random);
+    std::vector<float> x(4 * 512), half_step(4 * 512);
+    std::ranges::generate(x, [&] { return normal(random); });
+    for (std::size_t i = 0; i < x.size(); ++i) {
+      const auto group = std::span(x).subspan(i / 32 * 32, 32);
+      half_step[i] =
+          std::abs(*std::ranges::max_element(group, {}, [](float v) { return std::abs(v); })) / 254;
+    }
+    std::vector<float> magnitudes = blocks.values();
+    const Reference expected(magnitudes, x, 512, {});
+    for (float& value : magnitudes) value = std::abs(value);
+    const Reference bound(magnitudes, half_step, 512, {});
+    const auto found = product<float>(blocks.tensor(), std::span<const float>(x), true);
+    double error = 0;
+    for (std::size_t i = 0; i < found.size(); ++i) {
+      ASSERT_NEAR(found[i], expected.y[i], 1.001 * bound.y[i] + 1e-5);
+      error = std::max(error, std::abs(found[i] - expected.y[i]));
+    }
+    EXPECT_GT(error, 0);
+  });
+}
+
+template <class T>
+void expect_rows_do_not_depend_on_others() {
+  std::mt19937 random(13);
+  std::normal_distribution<float> normal;
+  for_integer_types([&](GgufType type) {
+    const Blocks blocks(type, GgufType::q6_k, 6, 768, random);
+    std::vector<float> x(11 * 768);
+    std::ranges::generate(x, [&] { return normal(random); });
+    const std::vector<T> input = as<T>(x);
+    const auto all = product<T>(blocks.tensor(), std::span<const T>(input), true);
+    for (const std::int64_t rows : {1, 2, 3, 9})
+      for (std::int64_t n = 0; n + rows <= 11; n += rows) {
+        const auto some =
+            product<T>(blocks.tensor(),
+                       std::span<const T>(input).subspan(index_of(n * 768), index_of(rows * 768)), true);
+        ASSERT_EQ(std::memcmp(some.data(), &all[index_of(n * 18)], some.size() * sizeof(T)), 0)
+            << rows << " rows from " << n;
+      }
+  });
+}
+
+TEST(BlockRows, RowsInIntegersDoNotDependOnOthers) {
+  expect_rows_do_not_depend_on_others<float>();
+  expect_rows_do_not_depend_on_others<bf16>();
+}
+
+TEST(BlockRows, TheLargestIntegersDoNotOverflow) {
+  for_integer_types([&](GgufType type) {
+    const std::int64_t cols = 256;
+    for (const int byte : {0x00, 0x7F, 0x80, 0xFF}) {
+      std::vector<std::byte> bytes(index_of(block_bytes(type, cols)), static_cast<std::byte>(byte));
+      const auto size = index_of(block_size(type).bytes);
+      const auto put = [&](std::size_t at) {  // d, or the minimum's: 2^-10
+        for (std::size_t b = at; b < bytes.size(); b += size)
+          bytes[b] = std::byte{0}, bytes[b + 1] = std::byte{0x14};
+      };
+      if (type == GgufType::q6_k || type == GgufType::q3_k)
+        put(size - 2);
+      else if (type == GgufType::q2_k)
+        put(80), put(82);
+      else
+        put(0);
+      if (type == GgufType::q4_1 || type == GgufType::q5_1 || type == GgufType::q4_k ||
+          type == GgufType::q5_k)
+        put(2);
+      BlockMatrix matrix;
+      matrix.parts.push_back({.data = bytes.data(), .rows = 1, .cols = cols, .type = type});
+      std::vector<float> w(index_of(cols));
+      decode_blocks(type, bytes, w);
+      for (const float each : {127.0f, -127.0f}) {
+        const std::vector<float> x(index_of(3 * cols), each);
+        const Reference expected(w, x, cols, {});
+        for (const std::int64_t rows : {1, 3})
+          ASSERT_NEAR(
+              product<float>(block_tensor(matrix), std::span(x).first(index_of(rows * cols)), true)[0],
+              expected.y[0], 2e-6 * expected.size[0])
+              << "bytes of " << byte << ", " << rows << " rows of " << each;
+      }
+    }
+  });
+}
+
+TEST(BlockRows, RowsThatAreNotFiniteStayNotFinite) {
+  std::mt19937 random(14);
+  for_integer_types([&](GgufType type) {
+    const Blocks blocks(type, type, 6, 512, random);
+    std::vector<float> x(5 * 512, 0.5f);
+    x[512 + 100] = std::numeric_limits<float>::quiet_NaN();
+    x[2 * 512 + 511] = std::numeric_limits<float>::infinity();
+    std::fill(&x[3 * 512], &x[4 * 512], 0.0f);
+    std::fill(&x[4 * 512], &x[5 * 512 - 1] + 1, 1e-38f);  // its inverse is infinite
+    const auto y = product<float>(blocks.tensor(), std::span<const float>(x), true);
+    for (std::size_t o = 0; o < 18; ++o) {
+      EXPECT_TRUE(std::isfinite(y[o]));
+      EXPECT_FALSE(std::isfinite(y[18 + o]));
+      EXPECT_FALSE(std::isfinite(y[36 + o]));
+      EXPECT_EQ(y[54 + o], 0);
+      EXPECT_LT(std::abs(y[72 + o]), 1e-30f);
+    }
+  });
 }
 
 TEST(BlockRows, HeadsAreReadInTheOrderOfThimble) {

@@ -2,6 +2,9 @@
 // read stored matrices directly.
 #include "ops/cpu/linear.h"
 
+#include <optional>
+
+#include "ops/cpu/block_products.h"
 #include "ops/cpu/gemm.h"
 #include "ops/cpu/row_blocks.h"
 
@@ -173,14 +176,53 @@ void fetch_rows(const Tensor& w, std::int64_t begin, std::int64_t end) {
     __builtin_prefetch(at);
 }
 
+// Scratch of a product with blocks: memory of each thread, then x in integers.
+std::int64_t bytes_of_thread(std::int64_t cols) {
+  return std::max(tile_bytes(cols, DType::f32), block_product_bytes(cols));
+}
+
+IntegerRows rows_in_integers(const Linear& op, const BlockProductKernel& kernel, const Tensor& scratch) {
+  std::byte* const memory =
+      static_cast<std::byte*>(scratch.data) + ThreadScratch::bytes(bytes_of_thread(op.w.cols));
+  const IntegerRows rows(memory, op.x.rows, op.w.cols,
+                         op.x.rows >= kRowsWorthIntegerTiles ? kernel.together : 1);
+  const std::int64_t blocks = (op.x.rows + rows.together - 1) / rows.together;
+  parallel_for(blocks, rows_per_task(op.w.cols * rows.together), [&](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t block = begin; block < end; ++block) round_rows(op.x, block * rows.together, rows);
+  });
+  return rows;
+}
+
+// Types of integers are multiplied in integers, floats like other stored matrices.
 void invariant_linear_of_blocks(const Linear& op, const RowsMath& math, const Tensor& scratch) {
-  const ThreadScratch memory(scratch, tile_bytes(op.w.cols, DType::f32), "linear");
+  const BlockMatrix& matrix = block_matrix(op.w);
+  const ThreadScratch memory(scratch, bytes_of_thread(op.w.cols), "linear");
+  const BlockProductKernel kernel = block_product_kernel();
+  std::optional<IntegerRows> x;
+  if (has_integers(matrix)) x = rows_in_integers(op, kernel, scratch);
   const bool tiles = op.x.rows >= math.rows_worth_a_tile;
   parallel_for(op.w.rows, tiles ? kTileOutputs : kOutputsPerTask, [&](std::int64_t begin, std::int64_t end) {
-    LinearRows rows = outputs_of_blocks(op, math, begin, end);
-    if (tiles && rows.w.dtype != math.multiplied) return multiply_tile(rows, math, memory.mine());
-    rows.unpacked = memory.mine();
-    math.kernel(rows);
+    while (begin < end) {
+      std::int64_t row = begin;
+      const BlockRows& part = matrix.part_of(row);
+      const std::int64_t count = std::min(end - begin, part.rows - row);
+      LinearRows rows = outputs_of_blocks(op, math, begin, begin + count);
+      begin += count;
+      if (is_in_integers(part.type)) {
+        kernel.multiply({.x = &*x,
+                         .w = &part,
+                         .first = row,
+                         .count = count,
+                         .bias = rows.bias,
+                         .y = rows.y,
+                         .memory = memory.mine()});
+      } else if (tiles && rows.w.dtype != math.multiplied) {
+        multiply_tile(rows, math, memory.mine());
+      } else {
+        rows.unpacked = memory.mine();
+        math.kernel(rows);
+      }
+    }
   });
 }
 
@@ -224,7 +266,9 @@ void linear_backward(const Context& context, const OpCall& call) {
 std::int64_t linear_scratch_bytes(std::span<const Shape> in, const Attributes& attributes) {
   const Shape &x = in[0], &w = in[1];
   const bool invariant = attributes.as<LinearAttributes>().invariant;
-  const bool tiles = w.dtype == DType::blocks || x.rows >= kRowsWorthATileOfBlocks;
+  if (invariant && w.dtype == DType::blocks)
+    return ThreadScratch::bytes(bytes_of_thread(w.cols)) + IntegerRows::bytes(x.rows, w.cols);
+  const bool tiles = x.rows >= kRowsWorthATileOfBlocks;
   const std::int64_t tile =
       invariant && w.dtype != DType::f32 && tiles ? ThreadScratch::bytes(tile_bytes(w.cols, DType::f32)) : 0;
   return std::max(tile, row_sum_bytes(x.rows, w.rows));
