@@ -255,6 +255,11 @@ std::optional<TokenizerSpec> spec_from(const Arguments& arguments, const ConfigB
   return TokenizerSpec{TokenizerKind::bpe, static_cast<TokenId>(settings.current().model.vocab_size)};
 }
 
+std::string chat_layout_from(const DataSettings& data, const ModelFile* init) {
+  if (data.kind != DataKind::chat || is_data_folder(data.data) || !init) return std::string(kRolesLayout);
+  return layout_for_training(*init);
+}
+
 std::shared_ptr<const Tokenizer> tokenizer_from(const Arguments& arguments,
                                                 const std::optional<TokenizerSpec>& spec,
                                                 const DataSettings& data, const ModelFile* init,
