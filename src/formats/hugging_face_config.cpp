@@ -196,6 +196,7 @@ std::optional<double> read_rope_object(const Architecture& family, Keys& keys, s
     c.rope_long_factors = list_of(inside, "long_factor");
   }
   if (c.rope_scaling == RopeScaling::yarn) {
+    if (!object.find("factor")) inside.problem("factor", nullptr, "");
     c.rope_beta_fast = inside.number("beta_fast", c.rope_beta_fast);
     c.rope_beta_slow = inside.number("beta_slow", c.rope_beta_slow);
     inside.expect("truncate", {true});
