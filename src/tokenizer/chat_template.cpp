@@ -186,9 +186,37 @@ std::vector<TokenId> ChatLayout::rendered_ids(const Json& messages, const Json& 
   return encode_rendered(render(masked(messages, typed), masked(tools, typed), with_prompt), typed);
 }
 
+namespace {
+
+// The messages with the arguments of tool calls as JSON text.
+Json with_argument_texts(const Json& value) {
+  if (value.is_array()) {
+    Json out = Json::array();
+    for (const Json& item : value.as_array()) out.push(with_argument_texts(item));
+    return out;
+  }
+  if (!value.is_object()) return value;
+  Json out = Json::object();
+  for (const auto& [key, member] : value.as_object())
+    out.set(key, key == "arguments" && member.is_object()   ? Json(member.dump())
+                 : key == "tool_calls" || key == "function" ? with_argument_texts(member)
+                                                            : member);
+  return out;
+}
+
+}  // namespace
+
 std::vector<TokenId> ChatLayout::prompt_with_tools(const Json& messages, const Json& tools) const {
   check(takes_tools(), "the model's chat template takes no tools");
-  return rendered_ids(messages, tools, true);
+  try {
+    return rendered_ids(messages, tools, true);
+  } catch (const Error& error) {
+    // Some templates join the arguments of a call as JSON text to other texts, which OpenAI's API
+    // has, too; others need the object.
+    const Json as_text = with_argument_texts(messages);
+    if (error.field() != "chat_template" || as_text == messages) throw;
+    return rendered_ids(as_text, tools, true);
+  }
 }
 
 bool ChatLayout::takes_tools() const {
