@@ -95,6 +95,7 @@ std::vector<Option> setting_options(std::string_view preset, std::span<const Bas
     if (key.type == KeyType::flag && !is_only_turned_on(key)) option.choices = {"true", "false"};
     if (key.type == KeyType::integer) option.value = "N";
     if (key.type == KeyType::number) option.value = "F";
+    if (key.type == KeyType::list) option.value = "LIST";
     options.push_back(option);
   }
   return options;

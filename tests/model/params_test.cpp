@@ -6,6 +6,7 @@
 #include <set>
 
 #include "base/error.h"
+#include "base/files.h"
 #include "base/json.h"
 #include "base/parallel.h"
 #include "config/builder.h"
@@ -361,7 +362,7 @@ TEST(Initialize, ZeroesGapsAndRejectsAWrongBlockSize) {
 
 // The numbers of tests/golden/make_rope_scaling.py.
 TEST(RopeScaling, YarnAndLongropeAreAsPublished) {
-  const Json cases = parse_json(golden_text("rope_scaling.json"), "rope_scaling.json");
+  const Json cases = parse_json(read_file(golden_path("rope_scaling.json"), 1 << 20), "rope_scaling.json");
   EXPECT_EQ(cases.size(), 7u);
   for (const Json& one : cases.as_array()) {
     std::vector<std::string> settings = {"heads=1", "kv_heads=1", "dim=128", "head_dim=128"};
