@@ -16,6 +16,8 @@
 #include "data/data_folder.h"
 #include "data/describe.h"
 #include "data/sample/corpus.h"
+#include "formats/model_file.h"
+#include "tokenizer/chat_layout.h"
 
 namespace thimble {
 
@@ -50,6 +52,19 @@ void choose_validation(const Arguments& arguments, BuildRequest& request) {
     request.val_fraction = arguments.number("val-fraction", {.least = 0, .most = 0.999});
 }
 
+// The layout of --layout: a name, or that of a template or model.
+std::string layout_from(const std::string& text) {
+  for (const std::string_view name : {"roles", "chatml", "llama3"})
+    if (text == name) return text;
+  const std::filesystem::path path = text;
+  constexpr std::uint64_t kMaxTemplateBytes = 1 << 20;
+  if (path.extension() == ".jinja") return layout_of_template(read_file(path, kMaxTemplateBytes));
+  const ModelFile file = open_model(path, WeightsAs::none);
+  check(!file.layout.empty(), Hint{"pass --layout roles, chatml, llama3 or a file TEMPLATE.jinja"},
+        "{} has no chat template", text);
+  return file.layout;
+}
+
 BuildRequest request_from(const Arguments& arguments, std::deque<SpooledInput>& pipes,
                           const Interrupt& interrupt) {
   BuildRequest request;
@@ -77,6 +92,8 @@ BuildRequest request_from(const Arguments& arguments, std::deque<SpooledInput>& 
       arguments.integer("shard-tokens", {.least = 1, .most = static_cast<std::int64_t>(kMaxShardTokens)}));
   if (arguments.flag("force")) request.if_built = IfBuilt::replace;
   request.tokenizer = load_tokenizer(arguments.path("tokenizer"));
+  if (arguments.given("layout") && !arguments.flag("chat")) throw UsageError("--layout needs --chat");
+  if (arguments.given("layout")) request.read.layout = layout_from(arguments.text("layout"));
   return request;
 }
 
@@ -173,6 +190,11 @@ Command data_build_command() {
            documents_option(),
            text_field_option(),
            {.name = "chat", .help = "read the inputs as conversations"},
+           {.name = "layout",
+            .value = "L",
+            .initial = "roles",
+            .help = "with --chat: roles (thimble's own), chatml, llama3, a model or a file ending in .jinja "
+                    "whose chat template lays the conversations out"},
            assistant_option(),
            {.name = "val-fraction",
             .value = "F",

@@ -121,8 +121,9 @@ void bits_per_byte(const Measured& m) {
   options.stride = m.arguments.integer("stride", {.least = 0, .most = options.context});
   if (options.stride == 0) options.stride = options.context;
   const ByteTable bytes(m.tokenizer, static_cast<TokenId>(m.model.config().vocab_size));
-  const TokenSet set = open_eval_set(m.data.path, m.tokenizer, m.console.progress(), &m.interrupt,
-                                     read_options_from(m.arguments));
+  ReadOptions read = read_options_from(m.arguments);
+  read.layout = layout_for_training(m.file);
+  const TokenSet set = open_eval_set(m.data.path, m.tokenizer, m.console.progress(), &m.interrupt, read);
   std::optional<ScoreParts> parts;
   if (m.scores) {
     parts.emplace(set);

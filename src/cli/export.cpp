@@ -446,7 +446,10 @@ int run_export(const Arguments& arguments, Console& console) {
   ExportRequest request = request_from(arguments, format, output);
   request.interrupt = &interrupt;
   request.progress = console.progress();
-  const ModelFile model = open_model(arguments.path("MODEL"), WeightsAs::floats, console.progress());
+  ModelFile model = open_model(arguments.path("MODEL"), WeightsAs::floats, console.progress());
+  if (const auto facts = training_facts(model, nullptr, arguments.path("MODEL"));
+      facts && model.format != "thimble")
+    model.metadata.emplace_back(kTrainingKey, training_record(*facts));
   make_folders(ops, folder_of(output.path));
   const ExportReport report = export_model(ops, model, format, request);
   if (console.json())

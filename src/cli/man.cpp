@@ -284,6 +284,8 @@ std::string accepted(const Key& key) {
       return fmt::format("{} to {}", std::int64_t(key.least), std::int64_t(key.most));
     case KeyType::number:
       return fmt::format("{} to {}", key.least, key.most);
+    case KeyType::list:
+      return "numbers, separated by commas";
     case KeyType::choice:
       break;
   }

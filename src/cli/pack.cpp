@@ -358,13 +358,16 @@ std::filesystem::path calibration_text(const Arguments& arguments, const PackTex
   return {};
 }
 
-TokenSet open_calibration_set(const std::filesystem::path& path, const Tokenizer& tokenizer,
-                              const Console& console, const Interrupt& interrupt) {
-  if (!is_data_folder(path)) return open_eval_set(path, tokenizer, console.progress(), &interrupt);
+TokenSet open_calibration_set(const std::filesystem::path& path, const ModelFile& file,
+                              const Tokenizer& tokenizer, const Console& console,
+                              const Interrupt& interrupt) {
+  if (!is_data_folder(path))
+    return open_eval_set(path, tokenizer, console.progress(), &interrupt,
+                         {.layout = layout_for_training(file)});
   const DataFolder folder = open_data_folder(path);
   check_tokenizer(folder, tokenizer);
   check(!folder.train.empty(), "{} has no training shards", path.string());
-  return open_split(folder, DataSplit::train, TokenMarks::of(tokenizer, folder.kind(), LossOn::all));
+  return open_split(folder, DataSplit::train, folder.marks(tokenizer, LossOn::all));
 }
 
 PackFlags pack_flags(const Arguments& arguments) {
@@ -478,14 +481,15 @@ Calibration sampled_calibration(Model& reader, const Tokenizer& tokenizer, std::
   return out;
 }
 
-Calibration calibration_from(const Arguments& arguments, const PackTexts& texts, Model& reader,
-                             const Tokenizer& tokenizer, const Console& console, const Interrupt& interrupt) {
+Calibration calibration_from(const Arguments& arguments, const PackTexts& texts, const ModelFile& file,
+                             Model& reader, const Tokenizer& tokenizer, const Console& console,
+                             const Interrupt& interrupt) {
   const std::int64_t tokens = arguments.integer("calibration-tokens");
   const std::filesystem::path text = calibration_text(arguments, texts);
   if (text.empty()) return sampled_calibration(reader, tokenizer, tokens, console, interrupt);
   Calibration out;
-  out.windows =
-      calibration_windows(open_calibration_set(text, tokenizer, console, interrupt), reader.config(), tokens);
+  out.windows = calibration_windows(open_calibration_set(text, file, tokenizer, console, interrupt),
+                                    reader.config(), tokens);
   out.source = fmt::format("{} tokens of {}", with_commas(static_cast<long long>(out.windows.input.size())),
                            arguments.text(arguments.given("calibration-data") ? "calibration-data" : "data"));
   return out;
@@ -508,7 +512,8 @@ class LossMeter {
           model.path.string());
     options_ = score_options(arguments, model.config);
     bytes_.emplace(*tokenizer_, static_cast<TokenId>(model.config.model.vocab_size));
-    set_.emplace(open_eval_set(texts.data.name(), *tokenizer_, console.progress(), &interrupt));
+    set_.emplace(open_eval_set(texts.data.name(), *tokenizer_, console.progress(), &interrupt,
+                               {.layout = layout_for_training(model)}));
     source_ = arguments.text("data");
   }
 
@@ -631,7 +636,7 @@ int run_pack(const Arguments& arguments, Console& console) {
     check(meter.tokenizer() != nullptr, "{} has no tokenizer, which GPTQ calibration needs",
           model.path.string());
     Model reader = meter.open(model);
-    calibration = calibration_from(arguments, texts, reader, *meter.tokenizer(), console, interrupt);
+    calibration = calibration_from(arguments, texts, model, reader, *meter.tokenizer(), console, interrupt);
     factors = GptqFactors(calibrate(reader, calibration.windows, console.progress(), &interrupt),
                           console.progress(), &interrupt);
     request.options.gptq = &factors;

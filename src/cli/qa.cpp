@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "base/error.h"
 #include "base/json.h"
 #include "base/signals.h"
@@ -11,6 +13,7 @@
 #include "cli/train_inputs.h"
 #include "data/data_folder.h"
 #include "data/document.h"
+#include "data/shard.h"
 #include "data/text_files.h"
 #include "eval/eval_data.h"
 #include "eval/memorization.h"
@@ -62,23 +65,31 @@ struct SearchedData {
   MemorizationData data;
 };
 
-void search_text(const fs::path& text, const Arguments& arguments, const Tokenizer& tokenizer,
-                 Console& console, const Interrupt& interrupt, SearchedData& searched) {
-  const ReadOptions read = read_options_from(arguments);
+void search_text(const fs::path& text, const Arguments& arguments, const std::string& layout,
+                 const Tokenizer& tokenizer, Console& console, const Interrupt& interrupt,
+                 SearchedData& searched) {
+  ReadOptions read = read_options_from(arguments);
+  read.layout = layout;
   if (!arguments.text("val-data").empty())
     searched.val = open_eval_set(arguments.path("val-data"), tokenizer, console.progress(), &interrupt, read);
   else
     console.log().warning("without --val-data there is no held-out text to compare with");
-  if (detect_kind(find_source(text.string()), read.text_field) == DataKind::chat)
-    searched.data.chat = ChatTokens::of(tokenizer);
+  searched.data.chats = detect_kind(find_source(text.string()), read.text_field) == DataKind::chat;
+  searched.data.layout = layout;
   searched.data.held_out = searched.val ? &*searched.val : nullptr;
   searched.data.read_training = [text, read, &tokenizer, &console, &interrupt](const TokenSink& sink) {
-    encode_data(text, tokenizer, sink, console.progress(), &interrupt, read);
+    const auto without = [&](std::span<const TokenId> ids) {
+      std::vector<TokenId> plain(ids.begin(), ids.end());
+      std::ranges::transform(plain, plain.begin(), without_marks);
+      sink(plain);
+    };
+    encode_data(text, tokenizer, without, console.progress(), &interrupt, read);
   };
 }
 
-void open_searched(const Arguments& arguments, const std::string& named, const Tokenizer& tokenizer,
-                   Console& console, const Interrupt& interrupt, SearchedData& searched) {
+void open_searched(const Arguments& arguments, const std::string& named, const std::string& layout,
+                   const Tokenizer& tokenizer, Console& console, const Interrupt& interrupt,
+                   SearchedData& searched) {
   const fs::path run = run_named(arguments.path("MODEL"));
   const bool of_run = named.empty() || (!run.empty() && is_training_data(run, named));
   if (of_run && run.empty())
@@ -86,13 +97,13 @@ void open_searched(const Arguments& arguments, const std::string& named, const T
         fmt::format("--data is missing, and {} is not a run with data of its own", arguments.text("MODEL")),
         Hint{"pass the text, chats or folder of shards that the model was trained on"});
   if (!of_run && !is_data_folder(named))
-    return search_text(named, arguments, tokenizer, console, interrupt, searched);
+    return search_text(named, arguments, layout, tokenizer, console, interrupt, searched);
   for (const std::string_view option : {"documents", "text-field", "assistant", "val-data"})
     if (arguments.given(option) && (of_run || option != "val-data"))
       throw UsageError(fmt::format("--{} applies to a text given with --data", option));
   searched.shards =
       of_run ? open_data_of(run, tokenizer) : open_shards(named, arguments.path("val-data"), tokenizer);
-  searched.data = memorization_data(*searched.shards, tokenizer, console.progress(), &interrupt);
+  searched.data = memorization_data(*searched.shards, console.progress(), &interrupt);
 }
 
 int print_memorization(const Arguments& arguments, const std::string& data, Console& console,
@@ -107,7 +118,7 @@ int print_memorization(const Arguments& arguments, const std::string& data, Cons
   const auto tokenizer = open_tokenizer(file);
   check(tokenizer != nullptr, "{} has no tokenizer, which --memorized needs", file.path.string());
   SearchedData searched;
-  open_searched(arguments, data, *tokenizer, console, interrupt, searched);
+  open_searched(arguments, data, layout_for_training(file), *tokenizer, console, interrupt, searched);
   const Context context(device_from(arguments, console.log()), console.log());
   Model model = make_model(file, context, compute_dtype(file.config.train.dtype, context.device()));
   const Memorization result =

@@ -183,8 +183,10 @@ class DataSharing {
     if (arguments.given("init")) init = open_model(arguments.path("init"));
     const auto tokenizer =
         tokenizer_from(arguments, spec, source, init ? &*init : nullptr, console_, interrupt_);
+    DataSettings settings = source;
+    settings.layout = chat_layout_from(source, init ? &*init : nullptr);
     PosixFileOps ops;
-    open_train_data({.settings = source, .tokenizer = tokenizer, .build_in = folder}, ops, console_.log(),
+    open_train_data({.settings = settings, .tokenizer = tokenizer, .build_in = folder}, ops, console_.log(),
                     console_.progress(), interrupt_);
   }
 

@@ -602,6 +602,7 @@ int start(const Arguments& arguments, Console& console, const std::shared_ptr<Co
     begin->warn(console.log());
     named.emplace(arguments, &interrupt);
     source = data_from(arguments, begin->preset(), *named);
+    source.layout = chat_layout_from(source, begin->init ? &*begin->init : nullptr);
     if (ranks->size() == 1)
       begin->begin_plan(arguments, source, console, interrupt);
     else

@@ -95,6 +95,7 @@ std::vector<Option> setting_options(std::string_view preset, std::span<const Bas
     if (key.type == KeyType::flag && !is_only_turned_on(key)) option.choices = {"true", "false"};
     if (key.type == KeyType::integer) option.value = "N";
     if (key.type == KeyType::number) option.value = "F";
+    if (key.type == KeyType::list) option.value = "LIST";
     options.push_back(option);
   }
   return options;
@@ -253,6 +254,11 @@ std::optional<TokenizerSpec> spec_from(const Arguments& arguments, const ConfigB
       !(asked || settings.preset_name() == "microgpt"))
     return std::nullopt;
   return TokenizerSpec{TokenizerKind::bpe, static_cast<TokenId>(settings.current().model.vocab_size)};
+}
+
+std::string chat_layout_from(const DataSettings& data, const ModelFile* init) {
+  if (data.kind != DataKind::chat || is_data_folder(data.data) || !init) return std::string(kRolesLayout);
+  return layout_for_training(*init);
 }
 
 std::shared_ptr<const Tokenizer> tokenizer_from(const Arguments& arguments,

@@ -79,6 +79,10 @@ DataSettings data_from(const Arguments& arguments, const std::string& preset, co
 std::optional<TokenizerSpec> spec_from(const Arguments& arguments, const ConfigBuilder& settings,
                                        const DataSettings& data);
 
+// The layout of chats for this run: that of the --init model if it has another one than thimble's,
+// which the tokenizer must then be of; thimble's own otherwise.
+std::string chat_layout_from(const DataSettings& data, const ModelFile* init);
+
 // Trains the tokenizer of `spec`. Without it: the tokenizer given by --tokenizer, else that of the
 // shards, else that of the --init model (throws if it has none); without --init the bytes
 // tokenizer.

@@ -200,6 +200,18 @@ bool scales_rope(const Config& c) {
 bool scales_as_llama3(const Config& c) {
   return turns(c) && c.model.rope_scaling == RopeScaling::llama3;
 }
+bool scales_as_yarn(const Config& c) {
+  return turns(c) && c.model.rope_scaling == RopeScaling::yarn;
+}
+bool scales_by_lists(const Config& c) {
+  return turns(c) && c.model.rope_scaling == RopeScaling::longrope;
+}
+bool has_attention_factor(const Config& c) {
+  return scales_as_yarn(c) || scales_by_lists(c);
+}
+bool has_original_context(const Config& c) {
+  return scales_as_llama3(c) || has_attention_factor(c);
+}
 bool loops(const Config& c) {
   return c.model.loop_count > 0;
 }
@@ -219,7 +231,12 @@ constexpr Need kNeeds[] = {
     {"rope_factor", scales_rope, "rope_scaling is none"},
     {"rope_low_factor", scales_as_llama3, "rope_scaling is not llama3"},
     {"rope_high_factor", scales_as_llama3, "rope_scaling is not llama3"},
-    {"rope_original_context", scales_as_llama3, "rope_scaling is not llama3"},
+    {"rope_original_context", has_original_context, "rope_scaling is not llama3, longrope or yarn"},
+    {"rope_beta_fast", scales_as_yarn, "rope_scaling is not yarn"},
+    {"rope_beta_slow", scales_as_yarn, "rope_scaling is not yarn"},
+    {"rope_attention_factor", has_attention_factor, "rope_scaling is not longrope or yarn"},
+    {"rope_short_factors", scales_by_lists, "rope_scaling is not longrope"},
+    {"rope_long_factors", scales_by_lists, "rope_scaling is not longrope"},
     {"q_gain_init", [](const Config& c) { return c.model.q_gain != GainKind::none; }, "q_gain is none"},
     {"loop_first", loops, "loop_count is 0"},
     {"loop_last", loops, "loop_count is 0"},

@@ -1,5 +1,8 @@
 #include "config/config.h"
 
+#include <algorithm>
+#include <utility>
+
 #include "base/error.h"
 #include "config/keys.h"
 
@@ -115,6 +118,17 @@ void check_attention(const ModelConfig& c) {
         c.local_rope_base);
   check(c.rope_scaling != RopeScaling::llama3 || c.rope_low_factor < c.rope_high_factor,
         "rope_low_factor ({}) must be below rope_high_factor ({})", c.rope_low_factor, c.rope_high_factor);
+  check(c.rope_scaling != RopeScaling::yarn || c.rope_beta_slow < c.rope_beta_fast,
+        "rope_beta_slow ({}) must be below rope_beta_fast ({})", c.rope_beta_slow, c.rope_beta_fast);
+  if (c.rope_scaling == RopeScaling::longrope)
+    for (const auto& [name, list] : {std::pair{"rope_short_factors", &c.rope_short_factors},
+                                     std::pair{"rope_long_factors", &c.rope_long_factors}}) {
+      const auto factors = numbers_in(*list);
+      check(factors && std::ssize(*factors) == c.rope_dims / 2 &&
+                std::ranges::all_of(*factors, [](double factor) { return factor >= 1e-6 && factor <= 1e6; }),
+            "{} must be {} positive numbers, one for each two of rope_dims, found '{}'", name,
+            c.rope_dims / 2, list->substr(0, 80));
+    }
   if (c.rope_dims == c.head_dim)
     check(c.head_dim % 2 == 0, "head_dim must be even for RoPE, found {}", c.head_dim);
   check(c.rope_dims > 0 && c.rope_dims % 2 == 0, "rope_dims must be even, found {}", c.rope_dims);

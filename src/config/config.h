@@ -12,13 +12,14 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 
 namespace thimble {
 
 enum class MlpKind { relu, relu2, leaky_relu2, gelu, swiglu, geglu };  // activation
 enum class NormKind { rms, rms_weight, layer };  // layer: LayerNorm; has biases if `bias` is set
 enum class PositionKind { rope, learned, none };
-enum class RopeScaling { none, linear, llama3 };
+enum class RopeScaling { none, linear, llama3, longrope, yarn };
 enum class GainKind { none, shared, head };
 enum class MixKind { none, scalar, channel };
 enum class InitKind { golf, orthogonal, normal };
@@ -51,6 +52,11 @@ struct ModelConfig {
   double rope_low_factor = 1;  // of llama3
   double rope_high_factor = 4;
   std::int64_t rope_original_context = 8192;
+  double rope_beta_fast = 32, rope_beta_slow = 1;  // of yarn
+  double rope_attention_factor = 0;                // of longrope and yarn; 0: by their formula
+  // Of longrope: divisors of the frequencies, separated by commas, for contexts up to
+  // rope_original_context and for longer ones.
+  std::string rope_short_factors = {}, rope_long_factors = {};
   double local_rope_base = 0;   // of layers with a window, without scaling; 0: as in the other layers
   std::int64_t nope_every = 0;  // layers nope_every - 1, 2 nope_every - 1, ... have no RoPE; 0: none
 
@@ -121,8 +127,8 @@ inline constexpr double kFrozen = -1;
 
 // Learning rates, and the settings of each update rule (optim/update_rule.h).
 struct OptimizerConfig {
-  double lr = 1e-3;      // for groups whose own rate is 0
-  double embed_lr = 0;   // 0: lr; kFrozen: 0. The same for the other groups
+  double lr = 1e-3;     // for groups whose own rate is 0
+  double embed_lr = 0;  // 0: lr; kFrozen: 0. The same for the other groups
   double head_lr = 0;
   double matrix_lr = 0;
   double scalar_lr = 0;
@@ -153,8 +159,8 @@ struct TrainConfig {
   ScheduleKind schedule = ScheduleKind::cosine;
   std::int64_t warmup_steps = 0;
   std::int64_t prime_steps = 0;
-  double warmdown = 0;  // steps; below 1: fraction of the run
-  double min_lr = 0;    // fraction of the peak rate
+  double warmdown = 0;            // steps; below 1: fraction of the run
+  double min_lr = 0;              // fraction of the peak rate
   std::int64_t steps = 1000;      // 0: until max_seconds; both 0: no step (thimble golf only)
   double epochs = 0;              // of the training data; training replaces it by steps
   double max_seconds = 0;         // 0: no limit

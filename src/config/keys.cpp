@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <concepts>
 #include <optional>
 #include <utility>
@@ -70,13 +71,14 @@ std::string with_dashes(std::string_view name) {
   return text;
 }
 
-// One row of the table for a member of type integer, number or flag.
+// One row of the table for a member of type integer, number, flag or list.
 template <auto Member>
 Key row(std::string_view name, std::string_view help, double least = 0, double most = 0) {
   using Value = typename Owner<decltype(Member)>::value;
-  constexpr KeyType type = std::same_as<Value, bool>     ? KeyType::flag
-                           : std::same_as<Value, double> ? KeyType::number
-                                                         : KeyType::integer;
+  constexpr KeyType type = std::same_as<Value, bool>          ? KeyType::flag
+                           : std::same_as<Value, double>      ? KeyType::number
+                           : std::same_as<Value, std::string> ? KeyType::list
+                                                              : KeyType::integer;
   return {
       .name = name,
       .dashed = with_dashes(name),
@@ -105,7 +107,7 @@ struct Names<PositionKind> {
 };
 template <>
 struct Names<RopeScaling> {
-  static constexpr std::string_view all[] = {"none", "linear", "llama3"};
+  static constexpr std::string_view all[] = {"none", "linear", "llama3", "longrope", "yarn"};
 };
 template <>
 struct Names<GainKind> {
@@ -190,14 +192,28 @@ std::vector<Key> model_keys() {
       row<&M::rope_direction>("rope_direction",
                               "sign of the RoPE rotation: 1 as in llama, -1 as in parameter-golf", -1, 1),
       choice<&M::rope_scaling>("rope_scaling",
-                               "divide RoPE frequencies: linear: all; llama3: low ones, as Llama 3.1 does"),
+                               "divide RoPE frequencies: linear: all; llama3: low ones, as Llama 3.1 does; "
+                               "yarn: low ones; longrope: by lists, as Phi-3.5 does"),
       row<&M::rope_factor>("rope_factor", "divisor of rope_scaling", 1, 1e6),
       row<&M::rope_low_factor>("rope_low_factor",
                                "llama3: divide wavelengths above rope_original_context / this", 1e-6, 1e6),
       row<&M::rope_high_factor>("rope_high_factor",
                                 "llama3: keep wavelengths below rope_original_context / this", 1e-6, 1e6),
-      row<&M::rope_original_context>("rope_original_context", "llama3: context before the scaling", 1,
-                                     kMaxContext),
+      row<&M::rope_original_context>("rope_original_context",
+                                     "llama3, longrope, yarn: context before the scaling", 1, kMaxContext),
+      row<&M::rope_beta_fast>("rope_beta_fast",
+                              "yarn: keep frequencies with more turns than this in the original context",
+                              1e-6, 1e6),
+      row<&M::rope_beta_slow>("rope_beta_slow",
+                              "yarn: divide frequencies with fewer turns than this in the original context",
+                              1e-6, 1e6),
+      row<&M::rope_attention_factor>("rope_attention_factor",
+                                     "longrope, yarn: multiply rotated queries and keys; 0: by the formula",
+                                     0, 1e6),
+      row<&M::rope_short_factors>("rope_short_factors",
+                                  "longrope: divisors of the frequencies up to rope_original_context"),
+      row<&M::rope_long_factors>("rope_long_factors",
+                                 "longrope: divisors of the frequencies in longer contexts"),
       row<&M::local_rope_base>(
           "local_rope_base", "rope_base of layers with a window, without scaling, as in gemma 3; 0: the same",
           0, 1e12),
@@ -410,6 +426,8 @@ std::string expected(const Key& key) {
       return fmt::format("a number from {} to {}", key.least, key.most);
     case KeyType::flag:
       return "true or false";
+    case KeyType::list:
+      return "numbers, separated by commas";
     case KeyType::choice:
       break;
   }
@@ -455,6 +473,9 @@ std::optional<KeyValue> in_type_of(const Key& key, const KeyValue& value) {
       if (const auto* text = std::get_if<std::string>(&value))
         if (std::find(key.choices.begin(), key.choices.end(), *text) != key.choices.end()) return value;
       return std::nullopt;
+    case KeyType::list:
+      if (const auto* text = std::get_if<std::string>(&value); text && numbers_in(*text)) return value;
+      return std::nullopt;
   }
   return std::nullopt;
 }
@@ -464,7 +485,7 @@ std::optional<KeyValue> in_type_of(const Key& key, const KeyValue& value) {
 KeyValue checked_value(const Key& key, const KeyValue& value, std::string_view where) {
   const std::optional<KeyValue> typed = in_type_of(key, value);
   const auto* text = std::get_if<std::string>(&value);
-  if (!typed && text && key.type != KeyType::choice) refuse_quotes(key, *text, where);
+  if (!typed && text && !is_quoted(key)) refuse_quotes(key, *text, where);
   if (!typed) refuse(key, value_text(value), where);
   const auto* whole = std::get_if<std::int64_t>(&*typed);
   const auto* real = std::get_if<double>(&*typed);
@@ -491,9 +512,21 @@ KeyValue value_from_text(const Key& key, std::string_view text, std::string_view
       return checked_value(key, *real, where);
     refuse(key, text, where);
   }
-  if (key.type == KeyType::choice) return checked_value(key, std::string(text), where);
+  if (is_quoted(key)) return checked_value(key, std::string(text), where);
   if (text != "true" && text != "false") refuse(key, text, where);
   return text == "true";
+}
+
+std::optional<std::vector<double>> numbers_in(std::string_view list) {
+  std::vector<double> numbers;
+  while (!list.empty()) {
+    const std::size_t end = std::min(list.find(','), list.size());
+    const auto number = parse_number<double>(trim(list.substr(0, end)));
+    if (!number || !std::isfinite(*number)) return std::nullopt;
+    numbers.push_back(*number);
+    list.remove_prefix(std::min(end + 1, list.size()));
+  }
+  return numbers;
 }
 
 std::string value_text(const KeyValue& value) {

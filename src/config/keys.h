@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -14,10 +15,10 @@
 
 namespace thimble {
 
-// The value of a key; a choice is stored by name.
+// The value of a key; a choice is stored by name, a list of numbers as text.
 using KeyValue = std::variant<std::int64_t, double, bool, std::string>;
 
-enum class KeyType { integer, number, flag, choice };
+enum class KeyType { integer, number, flag, choice, list };
 
 // The struct of Config that stores a key.
 enum class ConfigPart { model, optimizer, training, pack, state };
@@ -64,7 +65,13 @@ void check_values(const Config& config, ConfigPart part);
 KeyValue value_from_text(const Key& key, std::string_view text, std::string_view where);
 
 // "30.0", "true" or "relu2": the form that value_from_text() reads. TOML puts quotes around
-// choices.
+// choices and lists.
 std::string value_text(const KeyValue& value);
+inline bool is_quoted(const Key& key) {
+  return key.type == KeyType::choice || key.type == KeyType::list;
+}
+
+// The numbers of a list such as "1.0,1.1"; nullopt if one of them is not a number.
+std::optional<std::vector<double>> numbers_in(std::string_view list);
 
 }  // namespace thimble

@@ -15,8 +15,8 @@ namespace {
 
 std::string toml_line(const Key& key, const Config& config) {
   const std::string text = value_text(key.get(config));
-  return key.type == KeyType::choice ? fmt::format("{} = \"{}\"\n", key.name, text)
-                                     : fmt::format("{} = {}\n", key.name, text);
+  return is_quoted(key) ? fmt::format("{} = \"{}\"\n", key.name, text)
+                        : fmt::format("{} = {}\n", key.name, text);
 }
 
 std::string toml_lines(const Config& config, bool of_model) {

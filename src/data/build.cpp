@@ -81,6 +81,15 @@ std::vector<ManifestSource> listed_sources(const std::vector<DataSource>& source
   return list;
 }
 
+// Whether the shards say what is learned, see data/shard.h.
+bool has_marks(const BuildRequest& request) {
+  return request.read.kind == DataKind::chat && request.read.layout != kRolesLayout;
+}
+
+ShardFormat format_of(const BuildRequest& request) {
+  return has_marks(request) ? ShardFormat::marked : shard_format_for(request.tokenizer->vocab_size());
+}
+
 Json settings_of(const BuildRequest& request, const std::vector<DataSource>& sources) {
   Json weights = Json::array();
   for (const DataSource& source : sources)
@@ -88,8 +97,8 @@ Json settings_of(const BuildRequest& request, const std::vector<DataSource>& sou
                      .set("input", source.name)
                      .set("files", source.files.size())
                      .set("weight", source.weighted ? Json(source.weight) : Json()));
-  return Json::object()
-      .set("inputs", std::move(weights))
+  Json settings = Json::object();
+  settings.set("inputs", std::move(weights))
       .set("documents", name_of(request.read.split))
       .set("text_field", request.read.text_field)
       .set("strip_markdown", request.read.strip_markdown)
@@ -103,6 +112,8 @@ Json settings_of(const BuildRequest& request, const std::vector<DataSource>& sou
       .set("context", request.limits.context)
       .set("skip_long", request.limits.skip_long)
       .set("shard_tokens", request.shard_tokens);
+  if (has_marks(request)) settings.set("layout", request.read.layout);
+  return settings;
 }
 
 // Digest of everything that the output depends on. It includes the form of each file, which depends
@@ -156,10 +167,10 @@ class Builder {
         folder_(folder),
         journal_(std::move(journal)),
         mixture_(sources, request.read, survey.source_documents, survey.cuts),
-        train_(ops, {folder.path(), request.name, "train"}, request.tokenizer->vocab_size(),
-               request.shard_tokens, journal_.train),
-        val_(ops, {folder.path(), request.name, "val"}, request.tokenizer->vocab_size(), request.shard_tokens,
-             journal_.val) {}
+        train_(ops, {folder.path(), request.name, "train"},
+               {request.tokenizer->vocab_size(), format_of(request)}, request.shard_tokens, journal_.train),
+        val_(ops, {folder.path(), request.name, "val"}, {request.tokenizer->vocab_size(), format_of(request)},
+             request.shard_tokens, journal_.val) {}
 
   void run(const ProgressOutput& progress, const Interrupt* interrupt) {
     ProgressBar bar(progress, "encoding", "bytes", mixture_.stored_bytes());
@@ -174,7 +185,9 @@ class Builder {
   void check_something_was_written(const std::string& name) {
     if (train_.counts().tokens > 0) return;
     folder_.discard(name);
-    const std::uint64_t too_long = train_.counts().too_long;
+    const std::uint64_t too_long = train_.counts().too_long, rejected = train_.counts().rejected;
+    check(rejected == 0 || too_long > 0, Hint{"run without --skip-bad to see why"},
+          "no training data is left: the chat template accepts none of {} conversations", rejected);
     check(too_long == 0, Hint{"pass a larger --context"},
           "no training data is left: {} conversations are too long", too_long);
     fail(Hint{"give the sources larger weights"},
@@ -185,6 +198,8 @@ class Builder {
     const SplitCounts &train = train_.counts(), &val = val_.counts();
     manifest.dropped.emplace_back("too_long", train.too_long + val.too_long);
     manifest.dropped.emplace_back("truncated", train.truncated + val.truncated);
+    if (const std::uint64_t rejected = train.rejected + val.rejected; rejected > 0)
+      manifest.dropped.emplace_back("rejected_by_template", rejected);
     manifest.train = train_.finish();
     manifest.val = val_.finish();
   }
@@ -298,6 +313,7 @@ BuildResult build_dataset(const BuildRequest& named, FileOps& ops, const Log& lo
   BuildRequest request = named;
   const std::vector<DataSource> sources = find_sources(request);
   report_inputs(sources, request.read, log);
+  request.limits.skip_rejected = request.skip_bad;
   const BatchEncoder encoder(*request.tokenizer, request.read, request.limits);
   BuildResult result;
   for (const DataSource& source : sources)

@@ -22,7 +22,8 @@ Json SplitState::to_json() const {
       .set("tokens", counts.tokens)
       .set("bytes", counts.bytes)
       .set("too_long", counts.too_long)
-      .set("truncated", counts.truncated);
+      .set("truncated", counts.truncated)
+      .set("rejected", counts.rejected);
 }
 
 SplitState SplitState::parse(const Json& json) {
@@ -32,17 +33,19 @@ SplitState SplitState::parse(const Json& json) {
         {shard.at("file").as_string(), shard.at("tokens").as_uint(), shard.at("digest").as_string()});
   state.record = json.at("record").as_uint();
   state.tokens_before = json.at("tokens_before").as_uint();
-  state.counts = {json.at("documents").as_uint(), json.at("tokens").as_uint(), json.at("bytes").as_uint(),
-                  json.at("too_long").as_uint(), json.at("truncated").as_uint()};
+  const Json* rejected = json.find("rejected");  // earlier versions did not write it
+  state.counts = {json.at("documents").as_uint(), json.at("tokens").as_uint(),
+                  json.at("bytes").as_uint(),     json.at("too_long").as_uint(),
+                  json.at("truncated").as_uint(), rejected ? rejected->as_uint() : 0};
   return state;
 }
 
-SplitWriter::SplitWriter(FileOps& ops, Place place, std::int64_t vocab_size, std::uint64_t shard_tokens,
+SplitWriter::SplitWriter(FileOps& ops, Place place, ShardWriter shard, std::uint64_t shard_tokens,
                          SplitState state)
     : ops_(ops),
       place_(std::move(place)),
       shard_tokens_(shard_tokens),
-      shard_(vocab_size),
+      shard_(std::move(shard)),
       restart_(std::move(state)),
       counts_(restart_.counts) {}
 
@@ -73,6 +76,7 @@ bool SplitWriter::add(std::uint64_t record, bool starts_document, const EncodedR
   counts_.bytes += encoded.bytes;
   counts_.too_long += encoded.too_long;
   counts_.truncated += encoded.truncated;
+  counts_.rejected += encoded.rejected;
   return finished;
 }
 

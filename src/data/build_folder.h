@@ -31,6 +31,7 @@ namespace thimble {
 struct SplitCounts {
   std::uint64_t documents = 0, tokens = 0, bytes = 0;
   std::uint64_t too_long = 0, truncated = 0;  // conversations dropped, and shortened
+  std::uint64_t rejected = 0;                 // conversations that the template does not accept
 };
 
 struct SplitState {
@@ -49,8 +50,7 @@ class SplitWriter {
     std::string dataset;
     std::string_view split;  // "train" or "val"
   };
-  SplitWriter(FileOps& ops, Place place, std::int64_t vocab_size, std::uint64_t shard_tokens,
-              SplitState state);
+  SplitWriter(FileOps& ops, Place place, ShardWriter shard, std::uint64_t shard_tokens, SplitState state);
 
   // Whether the tokens of this record are still missing from the finished shards.
   bool needs(std::uint64_t record) const { return record >= restart_.record; }

@@ -33,6 +33,10 @@ struct DataFolder {
   std::optional<std::uint64_t> published_train_files;  // training shards in a published manifest
 
   DataKind kind() const { return manifest ? manifest->kind : DataKind::text; }
+  std::string layout() const { return manifest ? manifest->layout() : std::string(kRolesLayout); }
+  TokenMarks marks(const Tokenizer& tokenizer, LossOn loss_on) const {
+    return TokenMarks::of(tokenizer, kind(), loss_on, layout());
+  }
   const std::vector<std::filesystem::path>& files(DataSplit split) const {
     return split == DataSplit::train ? train : val;
   }

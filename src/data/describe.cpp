@@ -24,8 +24,11 @@ constexpr std::size_t kShownBytes = 500;
 std::string first_document_in(const ShardReader& shard, const Tokenizer& tokenizer) {
   std::vector<TokenId> ids(std::min<std::uint64_t>(kShownTokens, shard.tokens()));
   shard.copy(0, ids);
+  const bool marked = shard.format() == ShardFormat::marked;
   const auto bos = tokenizer.special().bos;
-  if (bos && !ids.empty()) ids.erase(std::find(ids.begin() + 1, ids.end(), *bos), ids.end());
+  const auto starts = [&](TokenId id) { return marked ? (id & kDocumentMark) != 0 : id == bos; };
+  if (!ids.empty()) ids.erase(std::find_if(ids.begin() + 1, ids.end(), starts), ids.end());
+  if (marked) std::ranges::transform(ids, ids.begin(), without_marks);
   if (!std::ranges::all_of(ids, [&](TokenId id) { return tokenizer.contains(id); })) return "";
   return tokenizer.decode(ids, {.keep_special = true});
 }
@@ -203,7 +206,8 @@ std::string dropped_text(const Manifest& manifest, std::size_t width) {
       {"duplicates", "duplicates"},
       {"in_validation", "training documents that are also in validation"},
       {"too_long", "conversations longer than the context"},
-      {"truncated", "conversations cut to the context"}};
+      {"truncated", "conversations cut to the context"},
+      {"rejected_by_template", "conversations that the chat template does not accept"}};
   Table table;
   for (const auto& [reason, words] : kWords)
     for (const auto& [found, documents] : manifest.dropped)

@@ -7,6 +7,7 @@
 #include "base/error.h"
 #include "base/parallel.h"
 #include "base/signals.h"
+#include "data/shard.h"
 #include "tokenizer/unicode.h"
 
 namespace thimble {
@@ -34,6 +35,12 @@ bool cuts_are_safe(const Tokenizer& tokenizer) {
 
 }  // namespace
 
+void add_marks(LearnedConversation& chat) {
+  for (std::size_t i = 0; i < chat.ids.size(); ++i)
+    if (chat.learned[i]) chat.ids[i] |= kLearnedMark;
+  if (!chat.ids.empty()) chat.ids[0] |= kDocumentMark;
+}
+
 // A stretch of text that one thread encodes.
 struct BatchEncoder::Unit {
   std::size_t record = 0;
@@ -51,10 +58,12 @@ BatchEncoder::BatchEncoder(const Tokenizer& tokenizer, ReadOptions read, EncodeL
     : tokenizer_(tokenizer),
       read_(std::move(read)),
       limits_(limits),
-      bos_(bos_of(tokenizer)),
       byte_table_(tokenizer, tokenizer.vocab_size()),
       cuttable_(cuts_are_safe(tokenizer)) {
-  if (read_.kind == DataKind::chat) ChatTokens::of(tokenizer);
+  if (read_.kind == DataKind::chat)
+    layout_.emplace(tokenizer, read_.layout);
+  else
+    bos_ = bos_of(tokenizer);
 }
 
 std::vector<BatchEncoder::Unit> BatchEncoder::cut_into_units(std::span<const MixedRecord> records,
@@ -98,21 +107,32 @@ void BatchEncoder::encode_text(const Unit& unit, std::vector<TokenId>& ids, std:
   ids.erase(ids.begin(), own);
 }
 
-void BatchEncoder::encode_chat(const Document& document, EncodedRecord& out) const {
+void BatchEncoder::encode_chat(const Document& document, const Record& record, EncodedRecord& out) const {
   if (document.turns.empty()) return;  // invalid, or without an answer
-  std::vector<TokenId> ids = ChatLayout::roles(tokenizer_).conversation(document.turns);
+  LearnedConversation chat;
+  try {
+    chat = layout_->learned(document.turns);
+  } catch (const Error& error) {
+    out.rejected = limits_.skip_rejected;
+    if (out.rejected) return;
+    fail(Hint{error.hint()}, "{}:{}: {}", record.file ? record.file->string() : "the conversation",
+         record.line, error.what());
+  }
   const bool count_text = tokenizer_.kind() != TokenizerKind::sentencepiece;
-  out.bytes = count_text ? document.content_bytes() : byte_table_.total(ids);
-  if (limits_.context > 0 && ids.size() > limits_.context) {
-    ids.resize(limits_.context);
-    const auto answer = std::ranges::find(ids, ChatTokens::of(tokenizer_).assistant);
-    // With fewer than two tokens from <assistant> on, there are no targets.
-    out.too_long = limits_.skip_long || ids.end() - answer < 2;
+  out.bytes = count_text ? document.content_bytes() : byte_table_.total(chat.ids);
+  if (limits_.context > 0 && chat.ids.size() > limits_.context) {
+    chat.ids.resize(limits_.context);
+    chat.learned.resize(limits_.context);
+    // The first token is never a target.
+    const bool has_target =
+        std::find(chat.learned.begin() + 1, chat.learned.end(), true) != chat.learned.end();
+    out.too_long = limits_.skip_long || !has_target;
     out.truncated = !out.too_long;
-    out.bytes = out.too_long ? 0 : byte_table_.total(ids);
+    out.bytes = out.too_long ? 0 : byte_table_.total(chat.ids);
     if (out.too_long) return;
   }
-  out.parts.push_back(std::move(ids));
+  if (layout_->text().name != kRolesLayout) add_marks(chat);
+  out.parts.push_back(std::move(chat.ids));
 }
 
 std::vector<EncodedRecord> BatchEncoder::encode(std::span<MixedRecord> records,
@@ -125,7 +145,7 @@ std::vector<EncodedRecord> BatchEncoder::encode(std::span<MixedRecord> records,
       [&](std::size_t i) {
         if (!selected[i]) return;
         documents[i] = read_document(records[i].record, read_);
-        if (chat) encode_chat(documents[i], encoded[i]);
+        if (chat) encode_chat(documents[i], records[i].record, encoded[i]);
       });
   if (chat) return encoded;
 

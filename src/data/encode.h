@@ -7,6 +7,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <span>
 #include <string_view>
 #include <vector>
@@ -21,24 +22,29 @@
 namespace thimble {
 
 struct EncodeLimits {
-  std::uint64_t context = 0;  // maximum tokens of a conversation; 0: unlimited
-  bool skip_long = false;     // drop longer conversations instead of truncating them
+  std::uint64_t context = 0;   // maximum tokens of a conversation; 0: unlimited
+  bool skip_long = false;      // drop longer conversations instead of truncating them
+  bool skip_rejected = false;  // drop conversations that the chat template does not accept
 };
 
 struct EncodedRecord {
   // Tokens of the record, with bos if a document starts here. Several parts if the text was cut;
-  // empty if the record was dropped.
+  // empty if the record was dropped. Chats in another layout than thimble's have marks (shard.h).
   std::vector<std::vector<TokenId>> parts;
   std::uint64_t bytes = 0;  // length of the text that was encoded
   bool too_long = false;    // conversation was dropped
   bool truncated = false;   // conversation was truncated
+  bool rejected = false;    // conversation was dropped: the chat template does not accept it
 
   std::uint64_t tokens() const;
 };
 
+// Adds the marks of data/shard.h to the ids.
+void add_marks(LearnedConversation& chat);
+
 class BatchEncoder {
  public:
-  // Throws if the tokenizer has no bos, or for chats no role tokens.
+  // Throws if the tokenizer has no bos, or for chats lacks tokens of the layout.
   BatchEncoder(const Tokenizer& tokenizer, ReadOptions read, EncodeLimits limits);
 
   // Encodes the records with selected[i] set and moves their texts out.
@@ -49,12 +55,13 @@ class BatchEncoder {
   std::vector<Unit> cut_into_units(std::span<const MixedRecord> records,
                                    std::span<const Document> documents) const;
   void encode_text(const Unit& unit, std::vector<TokenId>& ids, std::uint64_t& bytes) const;
-  void encode_chat(const Document& document, EncodedRecord& out) const;
+  void encode_chat(const Document& document, const Record& record, EncodedRecord& out) const;
 
   const Tokenizer& tokenizer_;
   ReadOptions read_;
   EncodeLimits limits_;
-  TokenId bos_;
+  TokenId bos_ = -1;                  // of texts
+  std::optional<ChatLayout> layout_;  // of chats
   ByteTable byte_table_;
   bool cuttable_;
 };

@@ -8,6 +8,7 @@
 
 #include "base/error.h"
 #include "data/shard.h"
+#include "tokenizer/chat_layout.h"
 
 namespace thimble {
 
@@ -143,6 +144,11 @@ SpecialIds ManifestTokenizer::special() const {
   if (bos >= 0) ids.bos = static_cast<TokenId>(bos);
   if (eos >= 0) ids.eos = static_cast<TokenId>(eos);
   return ids;
+}
+
+std::string Manifest::layout() const {
+  const Json* layout = settings.find("layout");
+  return layout && layout->is_string() ? layout->as_string() : std::string(kRolesLayout);
 }
 
 Json Manifest::to_json() const {

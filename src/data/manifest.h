@@ -78,6 +78,7 @@ struct Manifest {
   ManifestSplit train, val;
   std::vector<std::pair<std::string, std::uint64_t>> dropped;  // reason, documents
 
+  std::string layout() const;  // of chats: in the settings, if it is not thimble's own
   Json to_json() const;
   std::string text() const { return to_json().dump(1) + "\n"; }  // the file's content
   // `where` names the file in error messages.

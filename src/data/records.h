@@ -16,6 +16,7 @@
 #include "data/manifest.h"
 #include "data/sources.h"
 #include "data/text_files.h"
+#include "tokenizer/chat_layout.h"
 
 namespace thimble {
 
@@ -58,6 +59,7 @@ struct ReadOptions {
   // The participant of exports of messengers that is the assistant. Empty: the likely one of each
   // file (see assistant_in() for the one of all files).
   std::string assistant = {};
+  std::string layout = std::string(kRolesLayout);  // of conversations as tokens
 };
 
 // The part of a JSON record's text or conversation that belongs to the record, if the document was

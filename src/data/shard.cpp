@@ -30,11 +30,12 @@ struct Magic {
   std::int32_t number, version;
 };
 constexpr Magic magic_of(ShardFormat format) {
+  if (format == ShardFormat::marked) return {20261120, 1};
   return format == ShardFormat::u16 ? Magic{20240520, 1} : Magic{20240801, 7};
 }
 
 ShardFormat format_in(const Header& header, const std::filesystem::path& path) {
-  for (const ShardFormat format : {ShardFormat::u16, ShardFormat::u32}) {
+  for (const ShardFormat format : {ShardFormat::u16, ShardFormat::u32, ShardFormat::marked}) {
     const Magic magic = magic_of(format);
     if (header[0] == magic.number && header[1] == magic.version) return format;
   }
@@ -66,8 +67,8 @@ std::string shard_name(std::string_view dataset, std::string_view split, std::ui
   return fmt::format("{}_{}_{:06}.bin", dataset, split, index);
 }
 
-ShardWriter::ShardWriter(std::int64_t vocab_size, std::uint64_t expected_tokens)
-    : vocab_size_(vocab_size), format_(shard_format_for(vocab_size)) {
+ShardWriter::ShardWriter(std::int64_t vocab_size, ShardFormat format, std::uint64_t expected_tokens)
+    : vocab_size_(vocab_size), format_(format) {
   bytes_.reserve(kShardHeaderBytes + std::min(expected_tokens, kMaxShardTokens) * token_bytes(format_));
   bytes_.resize(kShardHeaderBytes);
 }
@@ -78,7 +79,8 @@ void ShardWriter::add(std::span<const std::int32_t> added) {
   std::size_t at = bytes_.size();
   bytes_.resize(at + added.size() * width);
   for (const std::int32_t token : added) {
-    check(token >= 0 && token < vocab_size_, "token {} is outside the vocabulary of {}", token, vocab_size_);
+    const std::int32_t id = format_ == ShardFormat::marked ? without_marks(token) : token;
+    check(token >= 0 && id < vocab_size_, "token {} is outside the vocabulary of {}", id, vocab_size_);
     std::memcpy(bytes_.data() + at, &token, width);  // little-endian: copies the low bytes
     at += width;
   }
@@ -125,7 +127,7 @@ void ShardReader::copy(std::uint64_t begin, std::span<std::int32_t> out) const {
   if (file_.read_some_at(kShardHeaderBytes + begin * width, stored) < stored.size())
     throw ShardError(fmt::format("{} has become shorter than its {} tokens", path().string(), tokens_),
                      Hint{"build or copy the data again"});
-  if (format_ == ShardFormat::u32) return;
+  if (width == sizeof(std::int32_t)) return;
   for (std::size_t i = 0; i < out.size(); ++i) {
     std::uint16_t token = 0;
     std::memcpy(&token, stored.data() + i * width, width);

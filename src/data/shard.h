@@ -3,6 +3,8 @@
 //   header of 256 int32                           tokens
 //   20240520, 1, number of tokens, zeros          uint16, for vocabularies up to 65,536
 //   20240801, 7, number of tokens, zeros          uint32, for larger vocabularies
+//   20261120, 1, number of tokens, zeros          uint32 with two marks: thimble's own, for chats in
+//                                                 the template of another program
 //
 // All values are little-endian. The file size must match the header exactly.
 #pragma once
@@ -24,9 +26,18 @@
 
 namespace thimble {
 
-enum class ShardFormat { u16, u32 };
+enum class ShardFormat { u16, u32, marked };
 
 ShardFormat shard_format_for(std::int64_t vocab_size);
+
+// The marks of the format `marked`, added to a token. Of a chat in thimble's own layout, role tokens
+// tell what is learned; a template may write roles as ordinary text.
+inline constexpr std::int32_t kLearnedMark = 1 << 30;   // the token is learned
+inline constexpr std::int32_t kDocumentMark = 1 << 29;  // the token begins a document
+constexpr std::int32_t without_marks(std::int32_t token) {
+  return token & (kDocumentMark - 1);
+}
+
 constexpr std::size_t token_bytes(ShardFormat format) {
   return format == ShardFormat::u16 ? 2 : 4;
 }
@@ -47,7 +58,9 @@ std::string shard_name(std::string_view dataset, std::string_view split, std::ui
 class ShardWriter {
  public:
   // Reserves memory for `expected_tokens`; adding more is allowed.
-  explicit ShardWriter(std::int64_t vocab_size, std::uint64_t expected_tokens = 0);
+  explicit ShardWriter(std::int64_t vocab_size, std::uint64_t expected_tokens = 0)
+      : ShardWriter(vocab_size, shard_format_for(vocab_size), expected_tokens) {}
+  ShardWriter(std::int64_t vocab_size, ShardFormat format, std::uint64_t expected_tokens = 0);
 
   // Throws if a token is outside the vocabulary.
   void add(std::span<const std::int32_t> tokens);
@@ -81,8 +94,8 @@ class ShardReader {
   std::uint64_t bytes() const { return file_.size(); }  // of the file
 
   std::int32_t at(std::uint64_t i) const;
-  // Copies tokens [begin, begin + out.size()), which must be inside the shard. Throws ShardError if
-  // the file has become shorter.
+  // Copies tokens [begin, begin + out.size()), which must be inside the shard, with their marks.
+  // Throws ShardError if the file has become shorter.
   void copy(std::uint64_t begin, std::span<std::int32_t> out) const;
 
   // Of the complete file. Calls on_bytes(count) after each block; it may throw to stop.

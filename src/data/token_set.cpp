@@ -29,9 +29,20 @@ void keep_answers(const ChatTokens& chat, bool in_answer, std::span<std::int32_t
 
 }  // namespace
 
-TokenMarks TokenMarks::of(const Tokenizer& tokenizer, DataKind kind, LossOn loss_on) {
+TokenMarks TokenMarks::of(const Tokenizer& tokenizer, DataKind kind, LossOn loss_on,
+                          std::string_view layout) {
+  if (kind == DataKind::chat && layout != kRolesLayout) {
+    const SpecialIds& special = tokenizer.special();  // bos is padding only
+    return {.bos = special.bos.value_or(special.eos.value_or(0)),
+            .stored = true,
+            .marked_only = loss_on == LossOn::assistant,
+            .end_turn = ChatLayout(tokenizer, layout).end_id()};
+  }
   TokenMarks marks{.bos = bos_of(tokenizer)};
-  if (kind == DataKind::chat && loss_on == LossOn::assistant) marks.answers_only = ChatTokens::of(tokenizer);
+  if (kind == DataKind::chat && loss_on == LossOn::assistant) {
+    marks.answers_only = ChatTokens::of(tokenizer);
+    marks.end_turn = marks.answers_only->end_turn;
+  }
   return marks;
 }
 
@@ -42,6 +53,10 @@ std::int64_t Grid::targets() const {
 TokenSet::TokenSet(std::vector<ShardReader> shards, TokenMarks marks)
     : shards_(std::move(shards)), marks_(marks) {
   for (const ShardReader& shard : shards_) {
+    check((shard.format() == ShardFormat::marked) == marks_.stored,
+          Hint{"use the manifest.json that was written with the shards"}, "{} {}", shard.path().string(),
+          marks_.stored ? "has no marks of what is learned, which its manifest promises"
+                        : "has marks of what is learned, which its manifest does not mention");
     starts_.push_back(size_);
     size_ += shard.tokens();
   }
@@ -70,6 +85,11 @@ std::int32_t TokenSet::at(std::uint64_t i) const {
 }
 
 void TokenSet::copy(std::uint64_t begin, std::span<std::int32_t> out) const {
+  read(begin, out);
+  if (marks_.stored) std::ranges::transform(out, out.begin(), without_marks);
+}
+
+void TokenSet::read(std::uint64_t begin, std::span<std::int32_t> out) const {
   if (verification_) verification_->throw_if_failed();
   check(begin <= size_ && out.size() <= size_ - begin, "cannot read tokens {} to {} of {}", begin,
         begin + out.size(), size_);
@@ -93,12 +113,14 @@ void TokenSet::copy(std::uint64_t begin, std::span<std::int32_t> out) const {
 
 void TokenSet::check_tokens(const ShardReader& shard, std::uint64_t begin,
                             std::span<const std::int32_t> tokens) const {
-  const auto wrong =
-      std::ranges::find_if(tokens, [&](std::int32_t token) { return token < 0 || token >= vocab_size_; });
+  const auto wrong = std::ranges::find_if(tokens, [&](std::int32_t token) {
+    return token < 0 || (marks_.stored ? without_marks(token) : token) >= vocab_size_;
+  });
   if (wrong == tokens.end()) return;
   throw ShardError(
       fmt::format("{}: token {} at position {} is outside the vocabulary of {} tokens", shard.path().string(),
-                  *wrong, begin + static_cast<std::uint64_t>(wrong - tokens.begin()), vocab_size_),
+                  marks_.stored && *wrong >= 0 ? without_marks(*wrong) : *wrong,
+                  begin + static_cast<std::uint64_t>(wrong - tokens.begin()), vocab_size_),
       Hint{"pass the tokenizer that the shards were written with, or copy the shard again"});
 }
 
@@ -108,7 +130,7 @@ void TokenSet::for_blocks(std::uint64_t begin, std::uint64_t end, Body&& body) c
   while (begin < end) {
     const auto count = static_cast<std::size_t>(std::min<std::uint64_t>(block.size(), end - begin));
     const auto part = std::span(block).first(count);
-    copy(begin, part);
+    read(begin, part);
     body(std::span<const std::int32_t>(part), begin);
     begin += count;
   }
@@ -136,22 +158,32 @@ void TokenSet::append(std::uint64_t begin, std::uint64_t count, AfterLast after_
   check(begin < size_ && (ring || count <= size_ - begin), "cannot read tokens {} to {} of {}", begin,
         begin + count, size_);
   // The inputs, and one more token that is only a target.
-  std::vector<std::int32_t> tokens(count + 1, marks_.bos);
+  std::vector<std::int32_t> tokens(count + 1, marks_.stored ? marks_.bos | kDocumentMark : marks_.bos);
   std::span<std::int32_t> rest(tokens);
   for (std::uint64_t from = begin; !rest.empty(); from = 0) {
     const auto inside = static_cast<std::size_t>(std::min<std::uint64_t>(rest.size(), size_ - from));
-    copy(from, rest.first(inside));
+    read(from, rest.first(inside));
     rest = rest.subspan(inside);
     if (!ring) break;
   }
+  grid.tokens += static_cast<std::int64_t>(count);
+  for (std::size_t i = 0; i < count; ++i) grid.doc_start.push_back(starts_document(tokens[i]) ? 1 : 0);
+  if (marks_.stored) return append_marked(tokens, grid);
   const auto old = static_cast<std::ptrdiff_t>(grid.target.size());
   grid.input.insert(grid.input.end(), tokens.begin(), tokens.end() - 1);
   grid.target.insert(grid.target.end(), tokens.begin() + 1, tokens.end());
-  for (std::size_t i = 0; i < count; ++i) grid.doc_start.push_back(tokens[i] == marks_.bos ? 1 : 0);
-  grid.tokens += static_cast<std::int64_t>(count);
   if (marks_.answers_only)
     keep_answers(*marks_.answers_only, in_answer_after(begin),
                  std::span(grid.target.begin() + old, grid.target.end()));
+}
+
+void TokenSet::append_marked(std::span<const std::int32_t> tokens, Grid& grid) const {
+  for (std::size_t i = 0; i + 1 < tokens.size(); ++i) {
+    grid.input.push_back(without_marks(tokens[i]));
+    const std::int32_t next = tokens[i + 1];
+    const bool learned = marks_.marked_only ? (next & kLearnedMark) != 0 : !starts_document(next);
+    grid.target.push_back(learned ? without_marks(next) : -1);
+  }
 }
 
 void TokenSet::append_window(std::uint64_t begin, std::int64_t T, bool isolate, Grid& grid) const {
@@ -168,7 +200,7 @@ std::vector<std::uint64_t> TokenSet::document_starts() const {
   std::vector<std::uint64_t> starts = {0};
   for_blocks(1, size_, [&](std::span<const std::int32_t> tokens, std::uint64_t first) {
     for (std::size_t i = 0; i < tokens.size(); ++i)
-      if (tokens[i] == marks_.bos) starts.push_back(first + i);
+      if (starts_document(tokens[i])) starts.push_back(first + i);
   });
   return starts;
 }

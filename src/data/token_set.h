@@ -3,7 +3,8 @@
 //
 // Each document is bos followed by its tokens, and documents follow each other directly. The target
 // of a token is the next token; the target of the last token is bos. Document starts and targets
-// are not stored but derived from bos and the role tokens, which no text can produce.
+// are not stored but derived from bos and the role tokens, which no text can produce. Of chats in
+// the template of another program, both are stored with the tokens (data/shard.h).
 #pragma once
 
 #include <cstdint>
@@ -13,6 +14,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "config/config.h"
@@ -29,8 +31,17 @@ struct TokenMarks {
   // If set, only the assistant's tokens are targets: those between <assistant> and <end_turn>, and
   // that <end_turn>. Otherwise every token is a target.
   std::optional<ChatTokens> answers_only = std::nullopt;
+  // Whether the tokens have marks: documents start there, and with `marked_only` only tokens with
+  // that mark are targets.
+  bool stored = false, marked_only = false;
+  // The token that ends a turn of a chat.
+  std::optional<std::int32_t> end_turn = std::nullopt;
 
-  static TokenMarks of(const Tokenizer& tokenizer, DataKind kind, LossOn loss_on);
+  bool of_answers() const { return answers_only || marked_only; }
+
+  // `layout`: of chats, see tokenizer/chat_layout.h.
+  static TokenMarks of(const Tokenizer& tokenizer, DataKind kind, LossOn loss_on,
+                       std::string_view layout = kRolesLayout);
 };
 
 // Rows of equal length under construction: the input of grid_rows().
@@ -59,7 +70,7 @@ class TokenSet {
   std::uint64_t size() const { return size_; }
   const TokenMarks& marks() const { return marks_; }
   std::int32_t at(std::uint64_t i) const;
-  // Copies tokens [begin, begin + out.size()), which must be inside the set.
+  // Copies tokens [begin, begin + out.size()), which must be inside the set, without marks.
   void copy(std::uint64_t begin, std::span<std::int32_t> out) const;
 
   // Appends inputs [begin, begin + count), their targets and document starts: one row, or a part of
@@ -79,10 +90,17 @@ class TokenSet {
   std::string fingerprint() const;
 
  private:
+  // Like copy(), with marks.
+  void read(std::uint64_t begin, std::span<std::int32_t> out) const;
+  bool starts_document(std::int32_t read) const {
+    return marks_.stored ? (read & kDocumentMark) != 0 : read == marks_.bos;
+  }
   // Calls body(tokens, index of the first) for consecutive blocks of [begin, end).
   template <class Body>
   void for_blocks(std::uint64_t begin, std::uint64_t end, Body&& body) const;
   bool in_answer_after(std::uint64_t i) const;
+  // The inputs and targets of tokens with marks. The last one is only a target.
+  void append_marked(std::span<const std::int32_t> tokens, Grid& grid) const;
   void check_tokens(const ShardReader& shard, std::uint64_t begin,
                     std::span<const std::int32_t> tokens) const;
 

@@ -82,10 +82,12 @@ std::vector<Conversation> read_chats(const DataSource& source, std::uint64_t lim
 
 void encode_chats(const DataSource& source, const ReadOptions& options, const Tokenizer& tokenizer,
                   const TokenSink& sink, const Interrupt* interrupt) {
-  const ChatLayout layout = ChatLayout::roles(tokenizer);
+  const ChatLayout layout(tokenizer, options.layout);
   for_each_chat(source, 0, options, [&](const Conversation& turns) {
     if (interrupt) interrupt->throw_if_interrupted();
-    sink(layout.conversation(turns));
+    LearnedConversation chat = layout.learned(turns);
+    if (options.layout != kRolesLayout) add_marks(chat);
+    sink(chat.ids);
   });
 }
 
@@ -99,8 +101,7 @@ TokenSet open_eval_set(const std::filesystem::path& path, const Tokenizer& token
     check(!folder.val.empty(), Hint{"pass other text with --data"}, "{} has no validation shards",
           path.string());
     verify_shards(folder, std::vector{DataSplit::val}, progress, interrupt);
-    return open_split(folder, DataSplit::val, TokenMarks::of(tokenizer, folder.kind(), LossOn::assistant),
-                      Digests::verified);
+    return open_split(folder, DataSplit::val, folder.marks(tokenizer, LossOn::assistant), Digests::verified);
   }
   std::vector<std::int32_t> tokens;
   const auto add = [&](std::span<const TokenId> more) {
@@ -108,7 +109,7 @@ TokenSet open_eval_set(const std::filesystem::path& path, const Tokenizer& token
   };
   const DataKind kind = encode_data(path, tokenizer, add, progress, interrupt, read);
   check(!tokens.empty(), "{} is empty", path.string());
-  return {std::move(tokens), TokenMarks::of(tokenizer, kind, LossOn::assistant)};
+  return {std::move(tokens), TokenMarks::of(tokenizer, kind, LossOn::assistant, read.layout)};
 }
 
 DataKind encode_data(const std::filesystem::path& path, const Tokenizer& tokenizer, const TokenSink& sink,

@@ -28,7 +28,7 @@ TokenSet open_eval_set(const std::filesystem::path& path, const Tokenizer& token
                        const ReadOptions& read = {});
 
 // The same tokens of a text or chats, for data that may be larger than memory: `sink` gets them in
-// order, in parts.
+// order, in parts. Those of chats in a layout other than thimble's have marks (data/shard.h).
 using TokenSink = std::function<void(std::span<const TokenId>)>;
 DataKind encode_data(const std::filesystem::path& path, const Tokenizer& tokenizer, const TokenSink& sink,
                      const ProgressOutput& progress, const Interrupt* interrupt = nullptr,

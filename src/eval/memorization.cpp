@@ -343,6 +343,29 @@ struct Intervals {
     set.copy(start, tokens);
     return tokens;
   }
+
+  // The first conversation that begins in an interval, with what is learned of it. If none does, a
+  // part of one.
+  Grid conversation(std::uint64_t i, std::uint64_t most) const {
+    const std::uint64_t length = set.size() / count, begin = length * i;
+    Grid search, found;
+    set.append(begin, std::min(length, kTokensToSearch), AfterLast::bos, search);
+    const auto first = std::ranges::find(search.doc_start, 1);
+    if (first == search.doc_start.end()) {
+      const auto asked = std::ranges::find_if(search.target, [](TokenId target) { return target < 0; });
+      search.input.erase(search.input.begin(), search.input.begin() + (asked - search.target.begin()));
+      search.target.erase(search.target.begin(), asked);
+      if (set.marks().stored) return search;
+      search.input.insert(search.input.begin(), set.marks().bos);
+      search.target.insert(search.target.begin(), -1);
+      return search;
+    }
+    const std::uint64_t start = begin + static_cast<std::uint64_t>(first - search.doc_start.begin());
+    set.append(start, std::min(set.size() - start, most), AfterLast::bos, found);
+    const auto next = std::find(found.doc_start.begin() + 1, found.doc_start.end(), 1);
+    found.input.resize(static_cast<std::size_t>(next - found.doc_start.begin()));
+    return found;
+  }
 };
 
 // From the tokens of a document. If `prompted`, its first tokens are in the prompt.
@@ -363,17 +386,18 @@ Piece text_piece(std::vector<TokenId> tokens, TokenId bos, bool prompted, std::i
   return piece;
 }
 
-// The first question and its answer. The prompt is empty if there is none that fits.
-Piece chat_piece(const std::vector<TokenId>& tokens, const ChatTokens& chat, std::int64_t context) {
-  const auto answer = std::ranges::find(tokens, chat.assistant);
-  const auto room = context - (answer - tokens.begin()) - 2;
-  if (answer == tokens.end() || room < kLeastAnswer ||
-      std::ranges::count(tokens.begin(), answer, chat.bos) > 0)
-    return {};
-  Piece piece{.prompt = {chat.bos}};
-  piece.prompt.insert(piece.prompt.end(), tokens.begin(), answer + 1);
-  const auto end = std::find(answer, tokens.end(), chat.end_turn);
-  piece.text.assign(answer + 1, end);
+// The first question of a conversation and its answer. The prompt is empty if there is none that
+// fits.
+Piece chat_piece(const Grid& chat, std::optional<TokenId> end_turn, std::int64_t context) {
+  const auto tokens = std::span(chat.input);
+  const auto targets = std::span(chat.target).first(tokens.size());
+  const auto last = std::ranges::find_if(targets, [](TokenId target) { return target >= 0; });
+  const std::int64_t asked = last - targets.begin() + 1, room = context - asked;
+  if (last == targets.end() || room < kLeastAnswer) return {};
+  Piece piece;
+  piece.prompt.assign(tokens.begin(), tokens.begin() + asked);
+  const auto end = std::find(tokens.begin() + asked, tokens.end(), end_turn.value_or(-1));
+  piece.text.assign(tokens.begin() + asked, end);
   piece.is_whole = end != tokens.end();
   if (std::cmp_greater(piece.text.size(), std::min(kTextTokens, room))) {
     piece.text.resize(static_cast<std::size_t>(std::min(kTextTokens, room)));
@@ -390,15 +414,23 @@ std::int64_t usual_length(const TokenSet& set, std::int64_t longest) {
   return std::clamp<std::int64_t>(std::ssize(tokens) / documents, 1, longest);
 }
 
-std::vector<Piece> pieces_of(const MemorizationData& data, TokenId bos, std::int64_t context,
-                             std::int64_t tokens) {
+// Where every answer without a question begins.
+std::vector<TokenId> prompt_alone(const ChatLayout& layout) {
+  if (layout.is_template()) return layout.prompt(Conversation{{ChatRole::user, ""}});
+  std::vector<TokenId> ids(layout.start().begin(), layout.start().end());
+  ids.insert(ids.end(), layout.answer_start().begin(), layout.answer_start().end());
+  return ids;
+}
+
+std::vector<Piece> pieces_of(const MemorizationData& data, const Tokenizer& tokenizer, TokenId bos,
+                             std::int64_t context, std::int64_t tokens) {
   const std::int64_t longest = std::clamp<std::int64_t>(context - 1, 1, kTextTokens);
   std::vector<Piece> pieces;
   if (!data.held_out) {
     const auto count = std::clamp<std::int64_t>(tokens / longest, 1, kMostTexts);
-    pieces.resize(static_cast<std::size_t>(count), {.prompt = {bos}});
-    if (data.chat)
-      for (Piece& piece : pieces) piece.prompt.push_back(data.chat->assistant);
+    const std::vector<TokenId> prompt =
+        data.chats ? prompt_alone(ChatLayout(tokenizer, data.layout)) : std::vector<TokenId>{bos};
+    pieces.resize(static_cast<std::size_t>(count), {.prompt = prompt});
     return pieces;
   }
   const TokenSet& set = *data.held_out;
@@ -408,20 +440,20 @@ std::vector<Piece> pieces_of(const MemorizationData& data, TokenId bos, std::int
   const Intervals intervals{set, std::clamp<std::uint64_t>(wanted, 1, kMostTexts)};
   const auto most = static_cast<std::uint64_t>(context + kTextTokens);
   for (std::uint64_t i = 0; i < intervals.count; ++i) {
-    std::vector<TokenId> beginning = intervals.tokens(i, most);
-    Piece piece = data.chat ? chat_piece(beginning, *data.chat, context)
-                            : text_piece(std::move(beginning), bos, i % 2 == 1, context);
+    Piece piece = data.chats ? chat_piece(intervals.conversation(i, most), set.marks().end_turn, context)
+                             : text_piece(intervals.tokens(i, most), bos, i % 2 == 1, context);
     if (!piece.prompt.empty() && !piece.text.empty()) pieces.push_back(std::move(piece));
   }
   check(!pieces.empty(), "the held-out data contain no {}",
-        data.chat ? "question that fits into the context" : "text");
+        data.chats ? "question that fits into the context" : "text");
   return pieces;
 }
 
-Texts generate_texts(Model& model, const Tokenizer& tokenizer, std::span<const Piece> pieces, bool chats,
-                     const MemorizationOptions& options, const ProgressOutput& progress,
-                     const Interrupt* interrupt) {
-  const std::vector<TokenId> ends = end_ids(tokenizer);
+Texts generate_texts(Model& model, const Tokenizer& tokenizer, std::span<const Piece> pieces,
+                     const MemorizationData& data, const MemorizationOptions& options,
+                     const ProgressOutput& progress, const Interrupt* interrupt) {
+  std::vector<TokenId> ends = end_ids(tokenizer);
+  if (data.chats && data.layout != kRolesLayout) ends.push_back(ChatLayout(tokenizer, data.layout).end_id());
   const std::vector<TokenId> textless = textless_ids(tokenizer, ends);
   Batcher batcher(model, &tokenizer, {.slots = std::min<std::int64_t>(kSlots, std::ssize(pieces))});
   std::map<RequestId, std::size_t> asked;
@@ -443,7 +475,7 @@ Texts generate_texts(Model& model, const Tokenizer& tokenizer, std::span<const P
       for (const TokenScore& token : event.tokens) texts.texts[i].push_back(token.id);
       if (!event.finish) continue;
       // After a prompt, the sample is only the rest of a document.
-      const bool from_start = chats || pieces[i].prompt.size() == 1;
+      const bool from_start = data.chats || pieces[i].prompt.size() == 1;
       texts.whole[i] = from_start && *event.finish == FinishReason::stop && !texts.texts[i].empty();
       bar.advance(1);
     }
@@ -568,16 +600,16 @@ Memorization measure_memorization(Model& model, const Tokenizer& tokenizer, cons
                                   const MemorizationOptions& options, const ProgressOutput& progress,
                                   const Interrupt* interrupt) {
   const VerbatimAlphabet alphabet(tokenizer);
-  const std::vector<Piece> pieces = pieces_of(data, alphabet.bos, model.config().context, options.tokens);
-  const Texts samples =
-      generate_texts(model, tokenizer, pieces, data.chat.has_value(), options, progress, interrupt);
+  const std::vector<Piece> pieces =
+      pieces_of(data, tokenizer, alphabet.bos, model.config().context, options.tokens);
+  const Texts samples = generate_texts(model, tokenizer, pieces, data, options, progress, interrupt);
   Texts held_out;
   if (data.held_out)
     for (const Piece& piece : pieces) held_out.add(piece.text, piece.is_whole);
   std::vector<std::vector<TokenId>> all = samples.texts;
   all.insert(all.end(), held_out.texts.begin(), held_out.texts.end());
 
-  Memorization result{.chats = data.chat.has_value()};
+  Memorization result{.chats = data.chats};
   VerbatimSearch search(all, alphabet);
   data.read_training([&](std::span<const TokenId> tokens) {
     search.read(tokens);

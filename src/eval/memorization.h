@@ -170,7 +170,8 @@ struct MemorizationData {
   // Calls its argument with the tokens of the training data, in order, in blocks of any size.
   std::function<void(const TokenSink&)> read_training;
   const TokenSet* held_out = nullptr;   // text that was not trained on; may be null
-  std::optional<ChatTokens> chat = {};  // set if the data are chats
+  bool chats = false;
+  std::string layout = std::string(kRolesLayout);  // of chats
 };
 
 struct MemorizationOptions {

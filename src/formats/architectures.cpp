@@ -279,10 +279,15 @@ ModelConfig normalized(ModelConfig c) {
     c.rope_scaling = RopeScaling::none;
   }
   if (c.rope_scaling == RopeScaling::none) c.rope_factor = initial.rope_factor;
-  if (c.rope_scaling != RopeScaling::llama3) {
+  if (c.rope_scaling != RopeScaling::llama3)
     c.rope_low_factor = initial.rope_low_factor, c.rope_high_factor = initial.rope_high_factor;
+  if (c.rope_scaling == RopeScaling::none || c.rope_scaling == RopeScaling::linear)
     c.rope_original_context = initial.rope_original_context;
-  }
+  if (c.rope_scaling != RopeScaling::yarn)
+    c.rope_beta_fast = initial.rope_beta_fast, c.rope_beta_slow = initial.rope_beta_slow;
+  if (c.rope_scaling != RopeScaling::longrope) c.rope_short_factors.clear(), c.rope_long_factors.clear();
+  if (c.rope_scaling != RopeScaling::yarn && c.rope_scaling != RopeScaling::longrope)
+    c.rope_attention_factor = 0;
   if (c.query_scalar == static_cast<double>(c.head_dim)) c.query_scalar = 0;
   if (c.loop_count == 0) c.loop_first = c.loop_last = 0;
   if (c.q_gain == GainKind::none) c.q_gain_init = initial.q_gain_init;
@@ -305,7 +310,11 @@ ModelConfig closest(const Architecture& family, const ModelConfig& c) {
     out.rope_base = c.rope_base, out.rope_scaling = c.rope_scaling, out.rope_factor = c.rope_factor;
     out.rope_low_factor = c.rope_low_factor, out.rope_high_factor = c.rope_high_factor;
     out.rope_original_context = c.rope_original_context;
-    if (family.partial_rope) out.rope_scaling = RopeScaling::none;
+    out.rope_beta_fast = c.rope_beta_fast, out.rope_beta_slow = c.rope_beta_slow;
+    out.rope_attention_factor = c.rope_attention_factor;
+    out.rope_short_factors = c.rope_short_factors, out.rope_long_factors = c.rope_long_factors;
+    const bool by_lists = c.rope_scaling == RopeScaling::longrope;
+    if (family.partial_rope != by_lists) out.rope_scaling = RopeScaling::none;
     if (family.switches.local_rope_base > 0) out.local_rope_base = c.local_rope_base;
     if (family.skips_rope) out.nope_every = c.nope_every;
   }
@@ -479,6 +488,16 @@ bool set_window_layers(ModelConfig& config, const std::vector<bool>& local) {
     return true;
   }
   return false;
+}
+
+std::int64_t scaled_context(const ModelConfig& c) {
+  if (c.position != PositionKind::rope || c.rope_scaling != RopeScaling::longrope) return c.context;
+  check(c.context <= c.rope_original_context, Hint{"set context to rope_original_context"},
+        "other programs use longrope's long factors only for texts of more than rope_original_context ({}) "
+        "tokens, this model with a context of {} uses them for all",
+        c.rope_original_context, c.context);
+  return std::max(c.context, static_cast<std::int64_t>(
+                                 std::llround(static_cast<double>(c.rope_original_context) * c.rope_factor)));
 }
 
 // rope_freqs.weight

@@ -88,6 +88,9 @@ class Importer {
   void read_sizes(ModelConfig& config);
   void read_switches(ModelConfig& config);
   void read_rope(ModelConfig& config);
+  void read_yarn(double factor, ModelConfig& config);
+  void read_longrope(ModelConfig& config);
+  double attention_factor(ModelConfig config, double own);
   void read_windows(ModelConfig& config);
   void expect_folded_settings();
   void reject_unsupported_settings(const ModelConfig& config);
@@ -148,16 +151,21 @@ void Importer::read_rope(ModelConfig& config) {
   if (config.position != PositionKind::rope) return;
   if (family_->partial_rope) {
     config.rope_dims = keys_.count(key("rope.dimension_count")).value_or(0);
-    keys_.take(key("rope.scaling.original_context_length"));  // of longrope, whose tensors are rejected
+    keys_.take(key("rope.scaling.original_context_length"));
   }
   config.nope_every = family_->gguf_nope_every;
   const auto scaling = keys_.text(key("rope.scaling.type"));
   const double factor = keys_.number(key("rope.scaling.factor")).value_or(1);
   if (scaling == "linear" || (!scaling && factor != 1))
     config.rope_scaling = RopeScaling::linear, config.rope_factor = factor;
-  else if (scaling && scaling != "none")
-    keys_.problem(fmt::format("{} = {} is not supported, expected \"none\" or \"linear\"",
-                              key("rope.scaling.type"), quoted_name(*scaling)));
+  else if (scaling == "yarn")
+    read_yarn(factor, config);
+  else if (scaling && scaling != "none" && scaling != "longrope")
+    keys_.problem(
+        fmt::format("{} = {} is not supported, expected \"none\", \"linear\", \"yarn\" or \"longrope\"",
+                    key("rope.scaling.type"), quoted_name(*scaling)));
+  if (file_.find(kRopeShortFactors) || file_.find(kRopeLongFactors) || scaling == "longrope")
+    read_longrope(config);
   const GgufEntry* divisors = file_.find(kRopeDivisors);
   if (!divisors) return;
   const std::int64_t columns = config.rope_dims > 0 ? config.rope_dims : head_dim_of(config);
@@ -176,6 +184,50 @@ void Importer::read_rope(ModelConfig& config) {
   else
     keys_.problem(
         fmt::format("{} does not have the {} divisors of Llama 3.1's rule", kRopeDivisors, columns / 2));
+}
+
+// The factor of the file, or 0 if it is that of the formula. llama.cpp multiplies yarn's with `own`.
+double Importer::attention_factor(ModelConfig config, double own) {
+  const double factor = keys_.number(key("rope.scaling.attn_factor")).value_or(1) * own;
+  config.rope_attention_factor = 0;
+  const double by_formula = rope_attention_factor(config, false);
+  return std::abs(factor - by_formula) <= 1e-6 * by_formula ? 0 : factor;
+}
+
+void Importer::read_yarn(double factor, ModelConfig& config) {
+  config.rope_scaling = RopeScaling::yarn;
+  config.rope_factor = factor;
+  config.rope_original_context =
+      keys_.count(key("rope.scaling.original_context_length")).value_or(config.context);
+  config.rope_beta_fast = keys_.number(key("rope.scaling.yarn_beta_fast")).value_or(config.rope_beta_fast);
+  config.rope_beta_slow = keys_.number(key("rope.scaling.yarn_beta_slow")).value_or(config.rope_beta_slow);
+  config.rope_attention_factor = attention_factor(config, factor > 1 ? 0.1 * std::log(factor) + 1 : 1);
+}
+
+// As of Hugging Face's files, the context is the one up to which the short factors apply.
+void Importer::read_longrope(ModelConfig& config) {
+  const std::int64_t pairs = (config.rope_dims > 0 ? config.rope_dims : head_dim_of(config)) / 2;
+  config.rope_scaling = RopeScaling::longrope;
+  config.rope_original_context =
+      keys_.count(key("rope.scaling.original_context_length")).value_or(config.context);
+  if (config.rope_original_context < 1) return keys_.problem("the original context is 0");
+  config.rope_factor =
+      std::max(1.0, static_cast<double>(config.context) / static_cast<double>(config.rope_original_context));
+  config.context = std::min(config.context, config.rope_original_context);
+  config.rope_attention_factor = attention_factor(config, 1);
+  for (const auto& [name, list] : {std::pair{kRopeShortFactors, &config.rope_short_factors},
+                                   std::pair{kRopeLongFactors, &config.rope_long_factors}}) {
+    const GgufEntry* entry = file_.find(name);
+    if (!entry || pairs < 1 || entry->dims != std::vector<std::int64_t>{pairs}) {
+      keys_.problem(fmt::format("{} is {}, expected {} numbers", name,
+                                entry ? dims_text(entry->dims) : std::string("missing"), pairs));
+      continue;
+    }
+    std::vector<float> factors(static_cast<std::size_t>(pairs));
+    file_.read_f32(name, factors);
+    list->clear();
+    for (const float factor : factors) *list += fmt::format("{}{}", list->empty() ? "" : ",", factor);
+  }
 }
 
 void Importer::read_windows(ModelConfig& config) {
@@ -305,12 +357,11 @@ void Importer::check_tensors(std::span<const Source> sources, const ModelConfig&
           fmt::format("{} is {}, expected {}", source.name, dims_text(entry->dims), dims_text(source.dims)));
   }
   if (config.rope_scaling == RopeScaling::llama3) known.emplace(kRopeDivisors);
+  if (config.rope_scaling == RopeScaling::longrope)
+    known.emplace(kRopeShortFactors), known.emplace(kRopeLongFactors);
   for (const GgufEntry& entry : file_.entries())
     if (!known.contains(entry.name))
-      problems.push_back(fmt::format("{} {}", quoted_name(entry.name),
-                                     entry.name.starts_with("rope_factors_")  // of phi-3 with 128k tokens
-                                         ? "scales RoPE's wavelengths, which is not supported"
-                                         : "is not part of the model"));
+      problems.push_back(fmt::format("{} is not part of the model", quoted_name(entry.name)));
   check(problems.empty(), Hint{"tensors and settings do not match: convert the model again"}, "{}: {}",
         file_.name(), listed(problems));
   check(config.head_dim % 2 == 0, "{}: expected an even head size, found {}", file_.name(), config.head_dim);
@@ -360,11 +411,12 @@ std::shared_ptr<const StoredWeights> Importer::read_stored(const ModelConfig& co
     if (!entry) continue;  // an absent bias: the memory is zeroed
     if (is_matrix(param.role)) {
       const std::int64_t row_bytes = static_cast<std::int64_t>(entry->bytes) / (entry->count() / param.cols);
-      stored->set_rows(param, {.data = file_.bytes(source.name).data() + source.first / param.cols * row_bytes,
-                               .rows = param.rows,
-                               .cols = param.cols,
-                               .type = entry->type,
-                               .head_dim = source.rotated ? config.head_dim : 0});
+      stored->set_rows(param,
+                       {.data = file_.bytes(source.name).data() + source.first / param.cols * row_bytes,
+                        .rows = param.rows,
+                        .cols = param.cols,
+                        .type = entry->type,
+                        .head_dim = source.rotated ? config.head_dim : 0});
       continue;
     }
     std::vector<float> values(static_cast<std::size_t>(source.count));

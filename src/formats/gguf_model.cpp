@@ -11,6 +11,7 @@
 
 #include "base/error.h"
 #include "base/text.h"
+#include "config/keys.h"
 #include "formats/architectures.h"
 #include "formats/export.h"
 #include "formats/fold.h"
@@ -122,8 +123,24 @@ void add_family_settings(const Architecture& family, const ModelConfig& c, GgufS
     if (c.logit_softcap > 0 || family.switches.logit_softcap > 0)
       settings.emplace_back(key("final_logit_softcapping"), static_cast<float>(c.logit_softcap));
   }
-  if (family.partial_rope)
-    settings.emplace_back(key("rope.scaling.original_context_length"), count_of(c.context));
+  const bool yarn = c.rope_scaling == RopeScaling::yarn, by_lists = c.rope_scaling == RopeScaling::longrope;
+  if (family.partial_rope || yarn)
+    settings.emplace_back(key("rope.scaling.original_context_length"),
+                          count_of(yarn || by_lists ? c.rope_original_context : c.context));
+  if (by_lists)
+    settings.emplace_back(key("rope.scaling.attn_factor"),
+                          static_cast<float>(rope_attention_factor(c, false)));
+  if (yarn) {
+    settings.emplace_back(key("rope.scaling.type"), std::string("yarn"));
+    settings.emplace_back(key("rope.scaling.factor"), static_cast<float>(c.rope_factor));
+    settings.emplace_back(key("rope.scaling.yarn_beta_fast"), static_cast<float>(c.rope_beta_fast));
+    settings.emplace_back(key("rope.scaling.yarn_beta_slow"), static_cast<float>(c.rope_beta_slow));
+    // llama.cpp multiplies with the factor of the formula itself.
+    if (c.rope_attention_factor > 0)
+      settings.emplace_back(
+          key("rope.scaling.attn_factor"),
+          static_cast<float>(c.rope_attention_factor / (0.1 * std::log(c.rope_factor) + 1)));
+  }
   if (c.rope_scaling == RopeScaling::linear) {
     settings.emplace_back(key("rope.scaling.type"), std::string("linear"));
     settings.emplace_back(key("rope.scaling.factor"), static_cast<float>(c.rope_factor));
@@ -202,11 +219,14 @@ ExportedModel exported_model(const ModelFile& file) {
   const std::string architecture(family.gguf);
   check_for_llama_cpp(family, config);
   std::vector<std::string> folded;
-  if (family.gguf_period == 0 && has_local_layer(config)) {
+  const std::int64_t longest = scaled_context(config);
+  if (family.gguf_period == 0 && has_local_layer(config) && config.window < config.context) {
     folded.push_back(
         fmt::format("window = {} -> context_length = {}, because llama.cpp's {} has no windows: exact",
                     config.window, config.window, architecture));
     config.context = config.window;
+  } else {
+    config.context = longest;
   }
   if (query_factor(family, config) != 1)
     folded.push_back(fmt::format("query_scalar = {} -> {}, scaled: exact but for rounding",
@@ -226,6 +246,13 @@ ExportedModel exported_model(const ModelFile& file) {
     const std::vector<float> divisors = rope_divisors(config);
     model.tensors.push_back({std::string(kRopeDivisors), {std::ssize(divisors)}, divisors});
   }
+  if (config.rope_scaling == RopeScaling::longrope)
+    for (const auto& [name, list] : {std::pair{kRopeLongFactors, &config.rope_long_factors},
+                                     std::pair{kRopeShortFactors, &config.rope_short_factors}}) {
+      const std::vector<double> factors = numbers_in(*list).value();
+      model.tensors.push_back(
+          {std::string(name), {std::ssize(factors)}, std::vector<float>(factors.begin(), factors.end())});
+    }
   check(problems.empty(), Hint{"train without `bias`; `qkv_bias` is supported"},
         "llama.cpp's {} does not have these tensors, which are not zero: {}", architecture, listed(problems));
   if (config.rope_direction < 0)

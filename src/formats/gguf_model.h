@@ -44,6 +44,8 @@ std::string gguf_architectures();  // all names: "llama, qwen2, ..."
 // Without the architecture's name.
 std::string_view norm_eps_key(NormKind norm);
 inline constexpr std::string_view kRopeDivisors = "rope_freqs.weight";
+inline constexpr std::string_view kRopeShortFactors = "rope_factors_short.weight";  // of longrope
+inline constexpr std::string_view kRopeLongFactors = "rope_factors_long.weight";
 
 // Throws an Error if no architecture fits, or for nonzero tensors that the architecture does not
 // have.

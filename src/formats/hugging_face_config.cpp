@@ -2,10 +2,12 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <set>
 
 #include "base/error.h"
 #include "base/text.h"
+#include "config/keys.h"
 #include "formats/architectures.h"
 
 namespace thimble {
@@ -147,7 +149,30 @@ class Keys {
   std::set<std::string, std::less<>> taken_;
 };
 
-constexpr std::string_view kScalings[] = {"default", "linear", "llama3"};  // in the order of RopeScaling
+// In the order of RopeScaling.
+constexpr std::string_view kScalings[] = {"default", "linear", "llama3", "longrope", "yarn"};
+
+// A list of numbers as thimble's config stores it.
+std::string list_of(Keys& keys, std::string_view name) {
+  const Json* list = keys.take(name);
+  std::string text;
+  constexpr std::size_t kMostFactors = 4096;
+  bool valid = list && list->is_array() && list->size() <= kMostFactors;
+  for (std::size_t i = 0; valid && i < list->size(); ++i) {
+    const Json& factor = list->as_array()[i];
+    valid = factor.is_number();
+    if (valid) text += (i > 0 ? "," : "") + value_text(factor.as_double());
+  }
+  if (!valid) keys.problem(name, list, "a list of numbers");
+  return text;
+}
+
+Json json_of(const std::string& list) {
+  Json out = Json::array();
+  const std::vector<double> numbers = numbers_in(list).value();
+  for (const double number : numbers) out.push(number);
+  return out;
+}
 
 // {"rope_type": "default", "rope_theta": 10000.0}; Transformers 4 uses "type" in "rope_scaling".
 // Returns rope_theta, if it is there.
@@ -155,18 +180,35 @@ std::optional<double> read_rope_object(const Architecture& family, Keys& keys, s
                                        const Json& object, ModelConfig& c) {
   Keys inside(object, fmt::format("{}.", name), keys.problems());
   std::vector<Json> kinds(std::begin(kScalings), std::end(kScalings));
-  if (family.partial_rope) kinds.resize(1);
+  const std::size_t by_lists = static_cast<std::size_t>(RopeScaling::longrope);
+  const std::vector<Json> allowed = family.partial_rope ? std::vector{kinds[0], kinds[by_lists], Json("su")}
+                                                        : std::vector{kinds[0], kinds[1], kinds[2], kinds[4]};
   for (const char* key : {"rope_type", "type"}) {
     const Json* kind = inside.take(key);
-    inside.expect(key, kinds);
+    inside.expect(key, allowed);
+    if (kind && family.partial_rope && *kind == Json("su")) kind = &kinds[by_lists];  // the older name
     const auto found = kind ? std::ranges::find(kinds, *kind) : kinds.end();
     if (found != kinds.end()) c.rope_scaling = static_cast<RopeScaling>(found - kinds.begin());
   }
-  if (c.rope_scaling != RopeScaling::none) c.rope_factor = inside.number("factor", 1);
+  if (c.rope_scaling != RopeScaling::none) c.rope_factor = inside.number("factor", c.rope_factor);
+  if (c.rope_scaling == RopeScaling::longrope) {
+    c.rope_short_factors = list_of(inside, "short_factor");
+    c.rope_long_factors = list_of(inside, "long_factor");
+  }
+  if (c.rope_scaling == RopeScaling::yarn) {
+    if (!object.find("factor")) inside.problem("factor", nullptr, "");
+    c.rope_beta_fast = inside.number("beta_fast", c.rope_beta_fast);
+    c.rope_beta_slow = inside.number("beta_slow", c.rope_beta_slow);
+    inside.expect("truncate", {true});
+  }
+  if (c.rope_scaling == RopeScaling::yarn || c.rope_scaling == RopeScaling::longrope) {
+    c.rope_attention_factor = inside.number("attention_factor", c.rope_attention_factor);
+    c.rope_original_context = inside.integer("original_max_position_embeddings", c.rope_original_context);
+  }
   if (c.rope_scaling == RopeScaling::llama3) {
     c.rope_low_factor = inside.number("low_freq_factor", 1);
     c.rope_high_factor = inside.number("high_freq_factor", 4);
-    c.rope_original_context = inside.integer("original_max_position_embeddings", c.context);
+    c.rope_original_context = inside.integer("original_max_position_embeddings", c.rope_original_context);
   }
   const double share = inside.number("partial_rotary_factor", 1);
   if (share != 1 && !family.partial_rope)
@@ -181,7 +223,25 @@ std::optional<double> read_rope_object(const Architecture& family, Keys& keys, s
   return has_theta ? std::optional(theta) : std::nullopt;
 }
 
+// What is not given: the context before the scaling, and longrope's factor. Transformers uses the
+// short factors up to that context, so it is the model's.
+void complete_rope(const Architecture& family, Keys& keys, ModelConfig& c) {
+  const std::int64_t initial = c.rope_scaling == RopeScaling::none || c.rope_scaling == RopeScaling::linear
+                                   ? ModelConfig().rope_original_context
+                                   : c.context;
+  const std::int64_t outside = family.partial_rope && c.rope_scaling == RopeScaling::longrope
+                                   ? keys.integer("original_max_position_embeddings", initial)
+                                   : initial;
+  if (c.rope_original_context == 0) c.rope_original_context = outside;
+  if (c.rope_scaling != RopeScaling::longrope || c.rope_original_context < 1) return;
+  if (c.rope_factor == 1)
+    c.rope_factor =
+        std::max(1.0, static_cast<double>(c.context) / static_cast<double>(c.rope_original_context));
+  c.context = std::min(c.context, c.rope_original_context);
+}
+
 void read_rope(const Architecture& family, Keys& keys, ModelConfig& c) {
+  c.rope_original_context = 0;  // not given yet
   std::optional<double> theta;
   if (keys.take("rope_theta")) theta = keys.number("rope_theta", c.rope_base);
   if (family.partial_rope && keys.take("partial_rotary_factor"))
@@ -217,6 +277,7 @@ void read_rope(const Architecture& family, Keys& keys, ModelConfig& c) {
     if (other) theta = other;
   }
   if (theta) c.rope_base = *theta;
+  complete_rope(family, keys, c);
   if (!family.skips_rope) return;
   c.nope_every = keys.integer("no_rope_layer_interval", c.nope_every);
   const Json* layers = keys.take("no_rope_layers");
@@ -348,9 +409,14 @@ Json rope_json(const Architecture& family, const ModelConfig& c) {
                   .set("rope_theta", c.rope_base);
   if (c.rope_scaling != RopeScaling::none) rope.set("factor", c.rope_factor);
   if (c.rope_scaling == RopeScaling::llama3)
-    rope.set("low_freq_factor", c.rope_low_factor)
-        .set("high_freq_factor", c.rope_high_factor)
-        .set("original_max_position_embeddings", c.rope_original_context);
+    rope.set("low_freq_factor", c.rope_low_factor).set("high_freq_factor", c.rope_high_factor);
+  if (c.rope_scaling == RopeScaling::yarn)
+    rope.set("beta_fast", c.rope_beta_fast).set("beta_slow", c.rope_beta_slow);
+  if (c.rope_scaling == RopeScaling::longrope)
+    rope.set("short_factor", json_of(c.rope_short_factors)).set("long_factor", json_of(c.rope_long_factors));
+  if (c.rope_attention_factor > 0) rope.set("attention_factor", c.rope_attention_factor);
+  if (c.rope_scaling != RopeScaling::none && c.rope_scaling != RopeScaling::linear)
+    rope.set("original_max_position_embeddings", c.rope_original_context);
   if (family.partial_rope)
     rope.set("partial_rotary_factor", static_cast<double>(c.rope_dims) / static_cast<double>(c.head_dim));
   return rope;
@@ -360,10 +426,17 @@ void write_rope(const Architecture& family, const ModelConfig& c, Json& config) 
   // Transformers 4 reads rope_theta and rope_scaling, Transformers 5 rope_parameters.
   const Json rope = rope_json(family, c);
   config.set("rope_theta", c.rope_base);
-  if (c.rope_scaling != RopeScaling::none) config.set("rope_scaling", rope);
+  const bool by_lists = c.rope_scaling == RopeScaling::longrope;
+  if (by_lists)  // Transformers 4 accepts no other keys
+    config.set("rope_scaling", Json::object()
+                                   .set("type", "longrope")
+                                   .set("short_factor", rope.at("short_factor"))
+                                   .set("long_factor", rope.at("long_factor")));
+  else if (c.rope_scaling != RopeScaling::none)
+    config.set("rope_scaling", rope);
   if (family.partial_rope) {
     config.set("partial_rotary_factor", rope.at("partial_rotary_factor"));
-    config.set("original_max_position_embeddings", c.context);
+    config.set("original_max_position_embeddings", by_lists ? c.rope_original_context : c.context);
   }
   if (family.switches.local_rope_base > 0) {
     const double local = c.local_rope_base > 0 ? c.local_rope_base : c.rope_base;
@@ -414,6 +487,7 @@ void write_windows(const Architecture& family, const ModelConfig& c, Json& confi
 Json hugging_face_config(const Architecture& family, const ModelConfig& given) {
   ModelConfig c = given;
   if (c.query_scalar == 0) c.query_scalar = static_cast<double>(c.head_dim);
+  c.context = scaled_context(c);
   Json config = Json::object()
                     .set("architectures", Json::array({family.class_name}))
                     .set("model_type", family.model_type);

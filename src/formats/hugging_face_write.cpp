@@ -11,6 +11,8 @@
 #include "base/json.h"
 #include "base/table.h"
 #include "base/text.h"
+#include "config/keys.h"
+#include "formats/artifact.h"
 #include "formats/export.h"
 #include "formats/fold.h"
 #include "formats/hugging_face.h"
@@ -79,6 +81,7 @@ std::vector<std::int64_t> ids_without_token(const Tokenizer& tokenizer, std::int
 }
 
 constexpr std::string_view kModelCard = R"(---
+# license: (the licence of these weights is yours to choose, for example apache-2.0)
 library_name: transformers
 pipeline_tag: text-generation
 tags:
@@ -86,8 +89,10 @@ tags:
 ---
 # {0}
 
-A small {1} model with {2} parameters, trained with thimble. It has {3} layers of width {4}, {5} attention heads
-({6} for keys and values), a vocabulary of {7} tokens and a context of {8} tokens. Weights are stored as {9}.
+A small {1} model with {2} parameters, {11} with thimble. It has {3} layers of width {4}, {5} attention heads
+({6} for keys and values), a vocabulary of {7} tokens and a context of {8} tokens. Weights are stored as {9}: {12}.
+{13}
+## Use
 
 ```python
 from transformers import AutoModelForCausalLM, AutoTokenizer
@@ -97,18 +102,68 @@ model = AutoModelForCausalLM.from_pretrained("{0}")
 {10}
 print(tokenizer.decode(model.generate(**inputs, max_new_tokens=64)[0]))
 ```
+
+## Licence
+
+Not stated yet. Add `license:` at the top of this file, with regard to the licence of the training data{14}.
 )";
 constexpr std::string_view kChatInputs =
     R"(inputs = tokenizer.apply_chat_template([{"role": "user", "content": "Hello"}], add_generation_prompt=True,
                                        return_dict=True, return_tensors="pt"))";
 constexpr std::string_view kTextInputs = R"(inputs = tokenizer("Once", return_tensors="pt"))";
 
+// The settings that are worth a line.
+std::string settings_text(const Config& config) {
+  std::vector<std::string> settings = {config.optimizer.uses_muon() ? "Muon" : "AdamW"};
+  for (const std::string_view name :
+       {"batch_tokens", "lr", "schedule", "warmup_steps", "dropout", "seed", "dtype"})
+    if (const Key* key = find_key(name))
+      settings.push_back(fmt::format("{} {}", name, value_text(key->get(config))));
+  return joined(settings, ", ");
+}
+
+// What the model's file says about its training; empty if it says nothing.
+std::string training_section(const ModelFile& model, const std::string* record) {
+  if (!record) return "";
+  const Json facts = parse_json(*record, fmt::format("{}: {}", model.path.string(), kTrainingKey));
+  const auto number = [&](std::string_view key) {
+    const Json* value = facts.find(key);
+    return value && value->is_number() ? std::optional(value->as_double()) : std::nullopt;
+  };
+  std::string text = "\n## Training\n\n| | |\n|---|---|\n";
+  const auto row = [&](std::string_view name, const std::string& value) {
+    text += fmt::format("| {} | {} |\n", name, value);
+  };
+  const Json* data = facts.find("data");
+  row("data", data && data->is_string() ? data->as_string() : "not recorded");
+  std::string length = fmt::format("{} steps", with_commas(facts.at("step").as_int()));
+  if (const auto tokens = number("tokens")) length += fmt::format(", {} tokens", with_unit(*tokens));
+  if (const auto seconds = number("seconds")) length += fmt::format(", {}", in_seconds(*seconds));
+  row("length", length);
+  if (model.format == "safetensors") row("settings", settings_text(model.config));
+  if (const auto loss = number("train_loss"))
+    row("training loss", fmt::format("{:.4f} nats per token", *loss));
+  if (const auto loss = number("val_loss")) {
+    const auto bits = number("val_bpb");
+    row("validation loss", fmt::format("{:.4f} nats per token{}", *loss,
+                                       bits ? fmt::format(", {:.4f} bits per byte", *bits) : ""));
+  }
+  return text;
+}
+
 std::string model_card(const fs::path& folder, const ModelFile& model, std::string_view architecture,
                        DType dtype, bool chats) {
   const ModelConfig& c = model.config.model;
-  return fmt::format(kModelCard, folder.filename().string(), architecture, with_commas(ParamTable(c).count()),
-                     c.layers, c.dim, c.heads, c.kv_heads, with_commas(c.vocab_size), with_commas(c.context),
-                     torch_name(dtype), chats ? kChatInputs : kTextInputs);
+  const std::string* record = nullptr;
+  for (const auto& [key, value] : model.metadata)
+    if (key == kTrainingKey) record = &value;
+  const std::int64_t parameters = ParamTable(c).count();
+  const bool trained = record || model.step;
+  return fmt::format(kModelCard, folder.filename().string(), architecture, with_commas(parameters), c.layers,
+                     c.dim, c.heads, c.kv_heads, with_commas(c.vocab_size), with_commas(c.context),
+                     torch_name(dtype), chats ? kChatInputs : kTextInputs, trained ? "trained" : "converted",
+                     in_bytes(static_cast<double>(parameters * dtype_bytes(dtype))),
+                     training_section(model, record), trained ? "" : " and of the original model");
 }
 
 bool is_mlp_bias(const Param& param) {
@@ -166,13 +221,16 @@ bool is_expected(const fs::directory_entry& entry) {
          (shard || std::ranges::count(kNames, name) > 0);
 }
 
-// The start of every exported model card. A folder without it was written by another program.
+// The head of every exported model card has thimble's tag. A folder without it was written by another
+// program. A licence may have been added to it.
 bool has_our_model_card(const fs::path& folder) {
   constexpr std::uint64_t kMaxCardBytes = 1 << 20;
   const fs::path readme = folder / "README.md";
-  const std::string_view start = kModelCard.substr(0, kModelCard.find("---\n#"));
-  return fs::is_regular_file(readme) && fs::file_size(readme) <= kMaxCardBytes &&
-         read_file(readme, kMaxCardBytes).starts_with(start);
+  if (!fs::is_regular_file(readme) || fs::file_size(readme) > kMaxCardBytes) return false;
+  const std::string card = read_file(readme, kMaxCardBytes);
+  const std::size_t end = card.find("\n---\n");
+  return card.starts_with("---\n") && end != card.npos &&
+         card.substr(0, end + 1).find("\n- thimble\n") != card.npos;
 }
 
 // A file that an export with Existing::replace must not remove; empty if there is none.

@@ -234,6 +234,10 @@ std::unique_ptr<Tokenizer> open_tokenizer(const ModelFile& file) {
   return tokenizer;
 }
 
+std::string layout_for_training(const ModelFile& file) {
+  return file.layout.empty() ? std::string(kRolesLayout) : file.layout;
+}
+
 ChatLayout open_chat_layout(const ModelFile& file, const Tokenizer& tokenizer, std::string_view name) {
   if (!name.empty()) {
     ChatLayout chosen(tokenizer, name);

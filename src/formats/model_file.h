@@ -126,6 +126,9 @@ void append_tensors(const SafetensorsFile& file, std::vector<StoredTensor>& tens
 // than the embedding.
 std::unique_ptr<Tokenizer> open_tokenizer(const ModelFile& file);
 
+// The layout of chats to train or score the model on: its own, or thimble's if it has none.
+std::string layout_for_training(const ModelFile& file);
+
 // The chat layout that the model was trained with, or the one called `name` if that is not empty.
 // Throws an Error if the model was not trained on chats or the layout is unknown.
 ChatLayout open_chat_layout(const ModelFile& file, const Tokenizer& tokenizer, std::string_view name = {});

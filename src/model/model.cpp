@@ -128,7 +128,8 @@ void Model::fill_turns_table() {
         make_tensor(turns_.all().data() + table * config_.context * cols, config_.context, cols);
     // Without RoPE the angle is 0 at every position: cosine 1, sine 0.
     if (config_.position == PositionKind::rope)
-      fill_rotations(turns, rope_frequencies(config_, table == 1), static_cast<int>(config_.rope_direction));
+      fill_rotations(turns, rope_frequencies(config_, table == 1), static_cast<int>(config_.rope_direction),
+                     rope_attention_factor(config_, table == 1));
     else
       fill_rotations(turns, std::array{0.0}, 1);
   }

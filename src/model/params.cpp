@@ -11,6 +11,7 @@
 #include "base/error.h"
 #include "base/parallel.h"
 #include "base/rng.h"
+#include "config/keys.h"
 
 namespace thimble {
 
@@ -382,18 +383,53 @@ double scaled_as_llama3(const ModelConfig& c, double frequency) {
   return frequency * (kept + (1 - kept) / c.rope_factor);
 }
 
+// YaRN (Peng et al. 2023): pairs of columns up to the one that turns beta_fast times in the original
+// context are kept, those from the one that turns beta_slow times are divided, and those between are
+// interpolated by their index.
+double scaled_as_yarn(const ModelConfig& c, double base, std::size_t pair, double frequency) {
+  const auto pair_with = [&](double turns) {
+    return static_cast<double>(c.rope_dims) *
+           std::log(static_cast<double>(c.rope_original_context) / (turns * 2 * std::numbers::pi)) /
+           (2 * std::log(base));
+  };
+  const double low = std::max(std::floor(pair_with(c.rope_beta_fast)), 0.0);
+  double high = std::min(std::ceil(pair_with(c.rope_beta_slow)), static_cast<double>(c.rope_dims - 1));
+  if (high == low) high += 0.001;
+  const double divided = std::clamp((static_cast<double>(pair) - low) / (high - low), 0.0, 1.0);
+  return frequency * (1 - divided + divided / c.rope_factor);
+}
+
+RopeScaling scaling_of(const ModelConfig& c, bool local) {
+  return local && c.local_rope_base > 0 ? RopeScaling::none : c.rope_scaling;
+}
+
 }  // namespace
+
+double rope_attention_factor(const ModelConfig& c, bool local) {
+  const RopeScaling scaling = scaling_of(c, local);
+  if (scaling != RopeScaling::longrope && scaling != RopeScaling::yarn) return 1;
+  if (c.rope_attention_factor > 0) return c.rope_attention_factor;
+  if (c.rope_factor <= 1) return 1;
+  if (scaling == RopeScaling::yarn) return 0.1 * std::log(c.rope_factor) + 1;
+  return std::sqrt(1 + std::log(c.rope_factor) / std::log(static_cast<double>(c.rope_original_context)));
+}
 
 std::vector<double> rope_frequencies(const ModelConfig& c, bool local) {
   const bool own = local && c.local_rope_base > 0;
   const double base = own ? c.local_rope_base : c.rope_base;
-  const RopeScaling scaling = own ? RopeScaling::none : c.rope_scaling;
-  std::vector<double> frequencies(static_cast<std::size_t>(c.rope_dims / 2));
+  const RopeScaling scaling = scaling_of(c, local);
+  std::vector<double> frequencies(static_cast<std::size_t>(c.rope_dims / 2)),
+      divisors(frequencies.size(), 1.0);
+  if (scaling == RopeScaling::longrope) {
+    const bool is_long = c.context > c.rope_original_context;
+    divisors = numbers_in(is_long ? c.rope_long_factors : c.rope_short_factors).value();
+  }
   for (std::size_t i = 0; i < frequencies.size(); ++i) {
     const double plain = std::pow(base, -2.0 * static_cast<double>(i) / static_cast<double>(c.rope_dims));
     frequencies[i] = scaling == RopeScaling::linear   ? plain / c.rope_factor
                      : scaling == RopeScaling::llama3 ? scaled_as_llama3(c, plain)
-                                                      : plain;
+                     : scaling == RopeScaling::yarn   ? scaled_as_yarn(c, base, i, plain)
+                                                      : plain / divisors.at(i);
   }
   return frequencies;
 }

@@ -221,6 +221,8 @@ std::vector<int> layer_order(const ModelConfig& config, bool loop_on);
 
 // The angle per position of each pair of columns that RoPE rotates. local: in layers with a window.
 std::vector<double> rope_frequencies(const ModelConfig& config, bool local);
+// What longrope and yarn multiply rotated queries and keys with; 1 for other scalings.
+double rope_attention_factor(const ModelConfig& config, bool local);
 
 // Elements of the matrices a token is multiplied with, counting each pass of a looped layer,
 // without the head.

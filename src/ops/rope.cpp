@@ -122,13 +122,14 @@ void fill_rotations(const Tensor& rotations, double base, int direction) {
   fill_rotations(rotations, frequencies, direction);
 }
 
-void fill_rotations(const Tensor& rotations, std::span<const double> frequencies, int direction) {
+void fill_rotations(const Tensor& rotations, std::span<const double> frequencies, int direction,
+                    double factor) {
   const std::int64_t pairs = rotations.cols / 2;
   for (std::int64_t p = 0; p < rotations.rows; ++p)
     for (std::int64_t i = 0; i < pairs; ++i) {
       const double angle = static_cast<double>(p) * frequencies[static_cast<std::size_t>(i)];
-      rotations.row<float>(p)[i] = static_cast<float>(std::cos(angle));
-      rotations.row<float>(p)[i + pairs] = static_cast<float>(direction * std::sin(angle));
+      rotations.row<float>(p)[i] = static_cast<float>(factor * std::cos(angle));
+      rotations.row<float>(p)[i + pairs] = static_cast<float>(factor * direction * std::sin(angle));
     }
 }
 

@@ -3,7 +3,8 @@
 //   x     [N, H D]                          position  [N] i32  row of `rotations`
 //   w     [1, D]  optional norm gain        gain      [1, 1] or [1, H], optional
 //   y     [N, H D]                          rstd      [N, H]  cached for backward ([N, 1]: no norm)
-//   rotations  [P, R]  R <= D; row p is cos(p a_i) for i < R/2, then sin(p a_i) (fill_rotations)
+//   rotations  [P, R]  R <= D; row p is cos(p a_i) for i < R/2, then sin(p a_i) (fill_rotations);
+//                      of scaled RoPE, these numbers may have a common factor
 //
 //   x_hat = x / sqrt(mean(x^2) + eps) * w     (norm off: x_hat = x;  w absent: no gain)
 //   pairs (i, i + R/2), i < R/2, are rotated; columns from R on are copied:
@@ -54,8 +55,10 @@ struct Rope {
 };
 
 // Fills rotations[p] for every position p with the angles p frequencies[i]. direction +1 rotates as
-// llama does, -1 as parameter-golf does; the sign is applied to the sines.
-void fill_rotations(const Tensor& rotations, std::span<const double> frequencies, int direction);
+// llama does, -1 as parameter-golf does; the sign is applied to the sines. Sines and cosines are
+// multiplied with `factor`.
+void fill_rotations(const Tensor& rotations, std::span<const double> frequencies, int direction,
+                    double factor = 1);
 void fill_rotations(const Tensor& rotations, double base, int direction);  // base^(-2i/R)
 
 namespace cpu {

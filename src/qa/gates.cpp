@@ -245,7 +245,8 @@ GateOutcome bpb_gate(Subject& subject) {
   if (subject.request.data.empty()) return skipped("no data; pass --data");
   const Tokenizer* tokenizer = subject.tokenizer();
   if (!tokenizer) return failed("the model has no tokenizer to encode the data");
-  const TokenSet set = open_eval_set(subject.request.data, *tokenizer, subject.progress, subject.interrupt);
+  const TokenSet set = open_eval_set(subject.request.data, *tokenizer, subject.progress, subject.interrupt,
+                                     {.layout = layout_for_training(subject.file)});
   const Config& config = subject.file.config;
   const ByteTable bytes(*tokenizer, static_cast<TokenId>(config.model.vocab_size));
   const auto most = recorded(subject, kValTokensKey);

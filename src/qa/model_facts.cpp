@@ -8,6 +8,7 @@
 #include <map>
 
 #include "base/error.h"
+#include "base/files.h"
 #include "base/json.h"
 #include "base/text.h"
 #include "formats/artifact.h"
@@ -16,6 +17,7 @@
 #include "formats/safetensors.h"
 #include "train/checkpoint.h"
 #include "train/metrics.h"
+#include "train/train_data.h"
 #include "train/validation.h"
 
 namespace thimble {
@@ -170,6 +172,16 @@ void add_history(const fs::path& metrics, TrainingFacts& facts) {
   if (history.bytes_per_token() > 0) facts.bytes_per_token = history.bytes_per_token();
 }
 
+// Without the folders of the data, which are nobody's business.
+std::string data_of(const fs::path& run) {
+  constexpr std::uint64_t kMaxSettingsBytes = 1 << 20;
+  const fs::path file = run / "data.json";
+  if (!fs::is_regular_file(file)) return "";
+  const DataSettings settings = DataSettings::from_json(read_file(file, kMaxSettingsBytes), file.string());
+  const fs::path data = settings.data.has_filename() ? settings.data : settings.data.parent_path();
+  return fmt::format("{} ({})", data.filename().string(), name_of(settings.kind));
+}
+
 // The numbers of a training record, by key.
 constexpr std::pair<std::string_view, std::optional<double> TrainingFacts::*> kRecordedNumbers[] = {
     {"seconds", &TrainingFacts::seconds},
@@ -183,6 +195,7 @@ TrainingFacts read_training_record(const std::string& record, const std::string&
   TrainingFacts facts;
   facts.step = json.at("step").as_int();
   if (const Json* tokens = json.find("tokens")) facts.tokens = tokens->as_int();
+  if (const Json* data = json.find("data")) facts.data = data->as_string();
   for (const auto& [key, member] : kRecordedNumbers)
     if (const Json* number = json.find(key)) facts.*member = number->as_double();
   return facts;
@@ -250,7 +263,10 @@ std::optional<TrainingFacts> training_facts(const ModelFile& file, const Tokeniz
     }
   }
   try {
-    if (const auto metrics = metrics_of(path)) add_history(*metrics, facts);
+    if (const auto metrics = metrics_of(path)) {
+      add_history(*metrics, facts);
+      facts.data = data_of(metrics->parent_path());
+    }
   } catch (const Error&) {  // the last line may be incomplete while the run is being trained
   }
   return facts;
@@ -259,6 +275,7 @@ std::optional<TrainingFacts> training_facts(const ModelFile& file, const Tokeniz
 std::string training_record(const TrainingFacts& facts) {
   Json json = Json::object().set("step", facts.step);
   if (facts.tokens) json.set("tokens", *facts.tokens);
+  if (!facts.data.empty()) json.set("data", facts.data);
   for (const auto& [key, member] : kRecordedNumbers)
     if (facts.*member) json.set(std::string(key), *(facts.*member));
   return json.dump();

@@ -74,6 +74,7 @@ struct TrainingFacts {
   std::vector<double> losses;  // means over equal numbers of steps
   std::vector<std::pair<std::int64_t, double>> validations;
   std::optional<double> train_loss, seconds, bytes_per_token;
+  std::string data;  // name and kind of the data: "chats.jsonl (chat)"
 };
 
 struct ModelFacts {

@@ -374,7 +374,9 @@ std::string parse_content(Fields& message) {
 
 }  // namespace
 
-Conversation parse_messages(Fields& fields) {
+namespace {
+
+const Json::Array& messages_in(Fields& fields) {
   const Json& messages = fields.required("messages");
   if (!messages.is_array())
     throw bad_field("messages", fmt::format("messages must be an array, got {}", kind_of(messages)));
@@ -382,9 +384,97 @@ Conversation parse_messages(Fields& fields) {
   if (messages.size() > kMaxMessages)
     throw bad_field("messages", fmt::format("messages must contain at most {} messages, got {}", kMaxMessages,
                                             messages.size()));
+  return messages.as_array();
+}
+
+[[noreturn]] void fail_for_tools(const std::string& name, std::string_view expected, const Json& found) {
+  throw bad_field(name, fmt::format("{} must be {}, got {}", name, expected, kind_of(found)));
+}
+
+// A call as templates expect it: the arguments are an object. OpenAI's API has them as JSON text.
+Json parse_call(const Json& json, const std::string& name) {
+  Fields call(json, name + ".");
+  const auto id = call.string("id");
+  if (const auto type = call.string("type").value_or("function"); type != "function")
+    throw bad_field(call.full_name("type"), fmt::format("{} must be 'function'", call.full_name("type")));
+  Fields function(call.required("function"), call.full_name("function."));
+  function.required("name");
+  const std::string called = *function.string("name");
+  const Json* given = function.find("arguments");
+  Json arguments = given ? *given : Json::object();
+  if (arguments.is_string()) {
+    const std::string where = function.full_name("arguments");
+    try {
+      arguments = parse_json(arguments.as_string(), where);
+    } catch (const Error& error) {
+      throw bad_field(where, fmt::format("{} must be JSON: {}", where, error.what()));
+    }
+  }
+  if (!arguments.is_object()) fail_for_tools(function.full_name("arguments"), "a JSON object", arguments);
+  function.finish();
+  call.finish();
+  Json out = Json::object();
+  if (id) out.set("id", *id);
+  return out.set("type", "function")
+      .set("function", Json::object().set("name", called).set("arguments", std::move(arguments)));
+}
+
+Json parse_calls(Fields& message) {
+  const std::string name = message.full_name("tool_calls");
+  const Json* calls = message.find("tool_calls");
+  if (!calls) return {};
+  if (!calls->is_array()) fail_for_tools(name, "an array", *calls);
+  Json out = Json::array();
+  for (std::size_t i = 0; i < calls->size(); ++i)
+    out.push(parse_call(calls->as_array()[i], fmt::format("{}[{}]", name, i)));
+  return out;
+}
+
+Json parse_tools(Fields& fields) {
+  const Json* tools = fields.find("tools");
+  if (!tools) return {};
+  if (!tools->is_array()) fail_for_tools("tools", "an array", *tools);
+  for (std::size_t i = 0; i < tools->size(); ++i) {
+    const std::string name = fmt::format("tools[{}]", i);
+    const Json& tool = tools->as_array()[i];
+    if (!tool.is_object()) fail_for_tools(name, "an object", tool);
+    const Json* function = tool.find("function");
+    if (!function || !function->is_object())
+      throw bad_field(name + ".function", fmt::format("{}.function must be an object", name));
+  }
+  return tools->size() > 0 ? *tools : Json();
+}
+
+}  // namespace
+
+ToolMessages parse_tool_messages(Fields& fields) {
+  ToolMessages out{.messages = Json::array(), .tools = parse_tools(fields)};
+  const Json::Array& messages = messages_in(fields);
+  for (std::size_t i = 0; i < messages.size(); ++i) {
+    Fields message(messages[i], fmt::format("messages[{}].", i));
+    const auto named = message.string("role");
+    const bool result = named == "tool";
+    const std::string role = result ? "tool" : std::string(name_of(parse_role(message)));
+    const Json calls = parse_calls(message);
+    const bool calling = calls.size() > 0;
+    if (calling && role != "assistant")
+      throw bad_field(message.full_name("tool_calls"), "only assistant messages have tool_calls");
+    Json one = Json::object().set("role", role);
+    one.set("content", calling && !message.has("content") ? "" : parse_content(message));
+    if (calling) one.set("tool_calls", calls);
+    for (const std::string_view key : {"tool_call_id", "name"})
+      if (const auto text = result ? message.string(key) : std::nullopt) one.set(std::string(key), *text);
+    message.finish();
+    out.messages.push(std::move(one));
+  }
+  return out;
+}
+
+Conversation parse_messages(Fields& fields) {
+  const Json::Array& messages = messages_in(fields);
   Conversation turns;
   for (std::size_t i = 0; i < messages.size(); ++i) {
-    Fields message(messages.as_array()[i], fmt::format("messages[{}].", i));
+    Fields message(messages[i], fmt::format("messages[{}].", i));
     const ChatRole role = parse_role(message);
     std::string content = parse_content(message);
     if (content.empty() && role == ChatRole::user)

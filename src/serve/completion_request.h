@@ -74,6 +74,14 @@ ApiError context_exceeded(const std::string& message, std::int64_t prompt_tokens
 // assistant. Throws an ApiError that names the field.
 Conversation parse_messages(Fields& fields);
 
+// Reads "messages" and "tools" for a chat template, in OpenAI's form: also messages with the role
+// tool, and assistant messages with tool_calls. Contents become texts. Throws an ApiError that names
+// the field.
+struct ToolMessages {
+  Json messages, tools;  // tools: null if there are none
+};
+ToolMessages parse_tool_messages(Fields& fields);
+
 // Reads the sampling fields, with the names of OpenAI, llama.cpp and vLLM. Absent fields take their
 // values from `model`.
 SamplingOptions read_sampling(Fields& fields, const ServedModel& model);

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <span>
 
 #include "base/utf8.h"
@@ -184,14 +185,35 @@ void detokenize(Exchange& exchange) {
   answer_text(exchange, "content", read_tokens(exchange), false);
 }
 
+// Whether there are tools, or messages about their use.
+bool asks_for_tools(const Json& body) {
+  if (const Json* tools = body.find("tools"); tools && !tools->is_null() && tools->dump() != "[]")
+    return true;
+  const Json* messages = body.find("messages");
+  return messages && messages->is_array() &&
+         std::ranges::any_of(messages->as_array(), [](const Json& message) {
+           const Json *role = message.find("role"), *calls = message.find("tool_calls");
+           return (role && *role == Json("tool")) || (calls && !calls->is_null());
+         });
+}
+
 std::vector<TokenId> read_conversation(Exchange& exchange) {
   const ServedModel& model = exchange.service.model();
   if (!model.layout) throw ApiError(400, error_type_of(400), "this model was not trained to chat");
   const Json body = parse_body(exchange.request.body);
   Fields fields(body);
-  const Conversation turns = parse_messages(fields);
+  const bool about_tools = asks_for_tools(body);
+  if (!about_tools) {
+    const Conversation turns = parse_messages(fields);
+    fields.find("tools");  // null or empty
+    fields.finish();
+    return model.layout->prompt(turns);
+  }
+  const ToolMessages given = parse_tool_messages(fields);
   fields.finish();
-  return model.layout->prompt(turns);
+  if (!model.layout->takes_tools())
+    throw ApiError(400, error_type_of(400), "the model's chat template takes no tools").about("tools");
+  return model.layout->prompt_with_tools(given.messages, given.tools);
 }
 
 void apply_template(Exchange& exchange) {

@@ -314,7 +314,7 @@ class SweepReader {
 
   static std::string toml_line(const SweepSetting& setting) {
     const Key& key = *find_key(setting.key);
-    return key.type == KeyType::choice ? fmt::format("{} = \"{}\"", setting.key, setting.value)
+    return is_quoted(key) ? fmt::format("{} = \"{}\"", setting.key, setting.value)
                                        : fmt::format("{} = {}", setting.key, setting.value);
   }
 

@@ -86,13 +86,6 @@ void append(std::vector<TokenId>& to, std::span<const TokenId> ids) {
   to.insert(to.end(), ids.begin(), ids.end());
 }
 
-std::string replaced_text(std::string_view text, std::string_view from, std::string_view to) {
-  std::string out;
-  for (std::size_t found; (found = text.find(from)) != text.npos; text.remove_prefix(found + from.size()))
-    out.append(text.substr(0, found)).append(to);
-  return out.append(text);
-}
-
 }  // namespace
 
 ChatLayoutText ChatLayoutText::parse(std::string_view text) {
@@ -168,117 +161,6 @@ std::string ChatLayout::warning() const {
       joined(missing_, ", "));
 }
 
-// --- templates ---
-
-namespace {
-
-Json messages_json(std::span<const Turn> turns) {
-  Json messages = Json::array();
-  for (const Turn& turn : turns)
-    messages.push(Json::object().set("role", name_of(turn.role)).set("content", turn.content));
-  return messages;
-}
-
-// The part between angle brackets with bars, such as <|im_start|>, at or after `from`; empty if
-// there is none. Published templates write special tokens like this.
-std::string_view token_like(std::string_view text, std::size_t from) {
-  for (std::size_t open = text.find("<|", from); open != text.npos; open = text.find("<|", open + 1)) {
-    const std::size_t close = text.find("|>", open + 2);
-    if (close == text.npos) return {};
-    const std::string_view found = text.substr(open, close + 2 - open);
-    if (found.size() <= 64 && found.find_first_of(" \n<", 1) == found.npos) return found;
-  }
-  return {};
-}
-
-constexpr std::string_view kProbe = "thimble7probe";
-
-}  // namespace
-
-void ChatLayout::use_template(std::string_view jinja) {
-  kind_ = Kind::jinja;
-  template_.emplace(jinja);
-  for (const auto& [name, id] : tokenizer_->special_tokens())
-    if (!name.empty()) control_.push_back(name);
-  try {
-    const std::string text = rendered(Conversation{{ChatRole::user, std::string(kProbe)}}, true);
-    for (std::string_view found = token_like(text, 0); !found.empty();
-         found = token_like(text, static_cast<std::size_t>(found.data() - text.data()) + found.size()))
-      if (!tokenizer_->id_of(found) && std::ranges::find(missing_, found) == missing_.end())
-        missing_.emplace_back(found);
-  } catch (const Error&) {
-    // The template rejects this conversation; it may accept others.
-  }
-  end_ = end_of_rendered_turn();
-}
-
-// The first control token after an answer, or eos if the template writes none there.
-TokenId ChatLayout::end_of_rendered_turn() const {
-  const SpecialIds& special = tokenizer_->special();
-  const TokenId otherwise = special.eos.value_or(special.bos.value_or(0));
-  try {
-    const std::string text = rendered(
-        Conversation{{ChatRole::user, "question"}, {ChatRole::assistant, std::string(kProbe)}}, false);
-    const std::size_t at = text.rfind(kProbe);
-    if (at == text.npos) return otherwise;
-    for (const TokenId id : tokenizer_->encode(text.substr(at + kProbe.size()), {.trusted = true}))
-      if (tokenizer_->token_type(id) == TokenType::control) return id;
-  } catch (const Error&) {
-    // As above.
-  }
-  return otherwise;
-}
-
-std::string ChatLayout::rendered(std::span<const Turn> turns, bool with_prompt) const {
-  Json variables = Json::object();
-  const SpecialIds& special = tokenizer_->special();
-  if (special.bos) variables.set("bos_token", tokenizer_->token_text(*special.bos));
-  if (special.eos) variables.set("eos_token", tokenizer_->token_text(*special.eos));
-  return template_->render(
-      variables.set("messages", messages_json(turns)).set("add_generation_prompt", with_prompt));
-}
-
-// A template joins contents and special tokens in one text, so a control token that a user typed
-// could not be told from one of the template. Each such spelling gets a mark after its first
-// character before rendering, and is afterwards encoded without the mark as plain text.
-std::vector<TokenId> ChatLayout::rendered_ids(std::span<const Turn> turns, bool with_prompt) const {
-  constexpr std::string_view kMark = "\xEF\xB7\x90";  // U+FDD0, which is no character
-  struct Typed {
-    std::string name, marked;
-  };
-  std::vector<Typed> typed;
-  for (const std::string& name : control_)
-    if (std::ranges::any_of(turns,
-                            [&](const Turn& turn) { return turn.content.find(name) != turn.content.npos; })) {
-      const std::size_t first = decode_utf8(name.data(), name.data() + name.size()).bytes;
-      typed.push_back({name, name.substr(0, first) + std::string(kMark) + name.substr(first)});
-    }
-  if (typed.empty()) return tokenizer_->encode(rendered(turns, with_prompt), {.trusted = true});
-
-  // Longer names first: one may contain another.
-  std::ranges::sort(typed, [](const Typed& a, const Typed& b) { return a.name.size() > b.name.size(); });
-  Conversation marked(turns.begin(), turns.end());
-  for (Turn& turn : marked) {
-    turn.content = replaced_text(turn.content, kMark, "");
-    for (const Typed& one : typed) turn.content = replaced_text(turn.content, one.name, one.marked);
-  }
-  const std::string text = rendered(marked, with_prompt);
-  std::vector<TokenId> ids;
-  for (std::size_t at = 0;;) {
-    std::size_t next = text.size();
-    const Typed* found = nullptr;
-    for (const Typed& one : typed)
-      if (const std::size_t place = text.find(one.marked, at); place < next) {
-        next = place;
-        found = &one;
-      }
-    tokenizer_->encode(replaced_text(text.substr(at, next - at), kMark, ""), ids, {.trusted = true});
-    if (!found) return ids;
-    tokenizer_->encode(found->name, ids);
-    at = next + found->marked.size();
-  }
-}
-
 TokenId ChatLayout::special(std::string_view name) const {
   const auto id = special_with_name(*tokenizer_, name);
   check(id.has_value(), "the tokenizer has no special token {}, which the chat layout {} requires", name,
@@ -328,7 +210,7 @@ Conversation ChatLayout::completed(std::span<const Turn> turns) const {
 }
 
 std::vector<TokenId> ChatLayout::conversation(std::span<const Turn> turns) const {
-  if (is_template()) return rendered_ids(turns, false);
+  if (is_template()) return rendered_ids(messages_json(turns), {}, false);
   std::vector<TokenId> ids = start_;
   if (text_.default_system.empty())
     for (const Turn& turn : turns) append_turn(turn, ids);
@@ -338,7 +220,7 @@ std::vector<TokenId> ChatLayout::conversation(std::span<const Turn> turns) const
 }
 
 std::vector<TokenId> ChatLayout::prompt(std::span<const Turn> turns) const {
-  if (is_template()) return rendered_ids(turns, true);
+  if (is_template()) return rendered_ids(messages_json(turns), {}, true);
   std::vector<TokenId> ids = conversation(turns);
   append(ids, answer_start_);
   return ids;
@@ -462,6 +344,7 @@ std::string layout_of_template(std::string_view jinja) {
   } catch (const Error&) {
     return layout.text();
   }
+  if (jinja.find("tools") != jinja.npos) return own.text();
   try {
     return render_the_same(*parsed, JinjaTemplate(jinja_template(layout))) ? layout.text() : own.text();
   } catch (const Error&) {

@@ -22,8 +22,10 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
+#include "base/json.h"
 #include "tokenizer/jinja.h"
 #include "tokenizer/tokenizer.h"
 
@@ -43,6 +45,15 @@ struct Turn {
   bool operator==(const Turn&) const = default;
 };
 using Conversation = std::vector<Turn>;
+
+// [{"role": "user", "content": ".."}, ..]
+Json messages_json(std::span<const Turn> turns);
+
+// A conversation for training.
+struct LearnedConversation {
+  std::vector<TokenId> ids;   // those of ChatLayout::conversation()
+  std::vector<bool> learned;  // for each: whether it is part of an answer, or the token that ends one
+};
 
 // The token that begins documents and conversations. Throws if the tokenizer has none.
 TokenId bos_of(const Tokenizer& tokenizer);
@@ -99,8 +110,18 @@ class ChatLayout {
   std::vector<TokenId> conversation(std::span<const Turn> turns) const;
   // The conversation, followed by the beginning of the assistant turn to be generated.
   std::vector<TokenId> prompt(std::span<const Turn> turns) const;
+  // The tokens of conversation(), and which of them are learned: what the template writes between
+  // the prompt for an answer and the end of that turn, or its {% generation %} blocks. Throws if
+  // the template cannot be divided like that.
+  LearnedConversation learned(std::span<const Turn> turns) const;
+
   // What a template renders. Throws an Error with the field messages if it rejects the turns.
   std::string rendered(std::span<const Turn> turns, bool with_prompt) const;
+
+  // Whether there is a template that uses tools, and its prompt for messages of OpenAI's form, which
+  // may have tool calls and results, and for an array of tools, or null.
+  bool takes_tools() const;
+  std::vector<TokenId> prompt_with_tools(const Json& messages, const Json& tools) const;
 
   // The parts of those two: start, turns, answer_start. Not for templates.
   std::span<const TokenId> start() const { return start_; }  // bos, or empty
@@ -115,9 +136,22 @@ class ChatLayout {
   enum class Kind { roles, chatml, llama3, jinja };
 
   bool has_tokens(std::span<const std::string_view> names);
+  class AnswerFinder;
+  struct TypedToken {
+    std::string name, marked;
+  };
+
   void use_template(std::string_view jinja);
-  TokenId end_of_rendered_turn() const;
-  std::vector<TokenId> rendered_ids(std::span<const Turn> turns, bool with_prompt) const;
+  std::optional<TokenId> end_of_rendered_turn() const;
+  std::string render(const Json& messages, const Json& tools, bool with_prompt,
+                     const JinjaOptions& options = {}) const;
+  std::vector<TypedToken> typed_in(const Json& messages, const Json& tools) const;
+  static Json masked(const Json& input, std::span<const TypedToken> typed);
+  std::vector<TokenId> encode_rendered(std::string_view text, std::span<const TypedToken> typed) const;
+  std::vector<TokenId> rendered_ids(const Json& messages, const Json& tools, bool with_prompt) const;
+  std::vector<bool> tokens_in(std::string_view text, std::span<const TypedToken> typed,
+                              std::span<const std::pair<std::size_t, std::size_t>> spans,
+                              std::span<const TokenId> ids) const;
   TokenId special(std::string_view name) const;
   void append_turn(const Turn& turn, std::vector<TokenId>& ids) const;
 
@@ -129,6 +163,7 @@ class ChatLayout {
   std::vector<TokenId> start_, newline_, answer_start_;
   std::optional<JinjaTemplate> template_;  // for Kind::jinja, with the next one
   std::vector<std::string> control_;       // spellings of control tokens
+  bool ends_turns_ = true;                 // whether the template writes end_ after an answer
   std::vector<std::string> missing_;
 };
 
@@ -138,8 +173,8 @@ class ChatLayout {
 //   std::string jinja = jinja_template(layout.text());  // renders to the ids of layout.prompt()
 
 // Returns a ChatLayoutText as text: a layout above if the template renders conversations to exactly
-// its tokens, otherwise jinja with the template. A template outside the subset of jinja.h that
-// contains the marks of chatml or llama3 is read as that layout.
+// its tokens and uses no tools, otherwise jinja with the template. A template outside the subset of
+// jinja.h that contains the marks of chatml or llama3 is read as that layout.
 std::string layout_of_template(std::string_view jinja);
 
 // The template uses `messages`, `bos_token` and `add_generation_prompt`, as Transformers and

@@ -19,7 +19,8 @@ enum class Flow { ahead, stop, next };  // stop and next: {% break %} and {% con
 
 class Evaluator {
  public:
-  Evaluator(Workspace& workspace, Scope* global) : workspace_(workspace), scope_(global) {}
+  Evaluator(Workspace& workspace, Scope* global, const JinjaOptions& options)
+      : workspace_(workspace), scope_(global), options_(options) {}
 
   Flow run(const Block& block, std::string& out) {
     const Workspace::Level level(workspace_);
@@ -90,8 +91,12 @@ class Evaluator {
       case StatementKind::evaluate:
         evaluate(*statement.value);
         break;
-      case StatementKind::group:
-        return run(statement.body, out);
+      case StatementKind::generation: {
+        write(out, options_.generation_begin);
+        const Flow flow = run(statement.body, out);
+        write(out, options_.generation_end);
+        return flow;
+      }
     }
     return Flow::ahead;
   }
@@ -520,14 +525,25 @@ class Evaluator {
 
   Workspace& workspace_;
   Scope* scope_;
+  const JinjaOptions& options_;
 };
+
+bool contains_generation(const Block& block) {
+  return std::ranges::any_of(block, [](const Statement& statement) {
+    return statement.kind == StatementKind::generation || contains_generation(statement.body) ||
+           contains_generation(statement.otherwise) ||
+           std::ranges::any_of(statement.branches,
+                               [](const Branch& branch) { return contains_generation(branch.body); });
+  });
+}
 
 }  // namespace
 
 }  // namespace jinja
 
 JinjaTemplate::JinjaTemplate(std::string_view source)
-    : body_(std::make_shared<const jinja::Block>(jinja::parse(source))) {}
+    : body_(std::make_shared<const jinja::Block>(jinja::parse(source))),
+      has_generation_(jinja::contains_generation(*body_)) {}
 
 std::string JinjaTemplate::render(const Json& variables, const JinjaOptions& options) const {
   jinja::Workspace workspace({.steps = options.steps, .bytes = options.bytes});
@@ -539,7 +555,7 @@ std::string JinjaTemplate::render(const Json& variables, const JinjaOptions& opt
   for (const auto& [name, value] : variables.as_object())
     global->names.emplace(name, workspace.from_json(value));
   std::string out;
-  jinja::Evaluator(workspace, global).run(*body_, out);
+  jinja::Evaluator(workspace, global, options).run(*body_, out);
   return out;
 }
 

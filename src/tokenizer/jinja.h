@@ -38,6 +38,9 @@ struct JinjaOptions {
   std::optional<std::time_t> now = {};  // for strftime_now; default: the current time
   std::uint64_t steps = 10'000'000;     // evaluated nodes, about a second
   std::uint64_t bytes = 256ull << 20;   // of all texts and lists made on the way
+  // Written before and after each {% generation %} block, which Transformers' templates put around
+  // what an assistant generates.
+  std::string_view generation_begin = {}, generation_end = {};
 };
 
 class JinjaTemplate {
@@ -46,9 +49,11 @@ class JinjaTemplate {
 
   // `variables` must be an object. May be called by several threads.
   std::string render(const Json& variables, const JinjaOptions& options = {}) const;
+  bool has_generation() const { return has_generation_; }  // whether there is such a block
 
  private:
   std::shared_ptr<const std::vector<jinja::Statement>> body_;
+  bool has_generation_ = false;
 };
 
 }  // namespace thimble

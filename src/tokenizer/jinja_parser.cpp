@@ -391,7 +391,8 @@ class Parser {
     }
     if (name == "generation") {
       close();
-      return {.kind = StatementKind::group, .line = line, .body = body_until("endgeneration", line, name)};
+      return {
+          .kind = StatementKind::generation, .line = line, .body = body_until("endgeneration", line, name)};
     }
     if (name.starts_with("end") || name == "else" || name == "elif")
       fail_at(line, fmt::format("{{% {} %}} has no beginning", name));

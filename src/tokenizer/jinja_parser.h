@@ -82,7 +82,7 @@ enum class StatementKind {
   stop,         // {% break %}
   next,         // {% continue %}
   evaluate,     // {% do value %}
-  group,        // {% generation %} body
+  generation,   // {% generation %} body
 };
 
 struct Statement {

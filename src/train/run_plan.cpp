@@ -353,6 +353,7 @@ std::string text_of(const DataFolder& folder, DataSplit split, const Tokenizer& 
     const ShardReader shard(file);
     std::vector<TokenId> ids(std::min<std::uint64_t>(tokens / files.size(), shard.tokens()));
     shard.copy(0, ids);
+    if (shard.format() == ShardFormat::marked) std::ranges::transform(ids, ids.begin(), without_marks);
     std::erase_if(ids, [&](TokenId id) { return !tokenizer.contains(id); });
     text += tokenizer.decode(ids);
   }

@@ -164,7 +164,7 @@ void measure_run(const RunContext& run, TrainResult& result) {
     Model model = make_model(open_model(run.folder.path()), context,
                              compute_dtype(run.config.train.dtype, context.device()));
     result.memorization = measure_memorization(
-        model, run.tokenizer(), memorization_data(run.data, run.tokenizer(), run.progress, &run.interrupt),
+        model, run.tokenizer(), memorization_data(run.data, run.progress, &run.interrupt),
         {.tokens = sampled.tokens, .seed = static_cast<std::uint64_t>(run.config.train.seed)}, run.progress,
         &run.interrupt);
     const std::filesystem::path record = run.folder.path() / "run.json";

@@ -36,23 +36,24 @@ DataKind kind_named(const std::string& name) {
 }  // namespace
 
 ReadOptions DataSettings::read_options() const {
-  return {.kind = kind, .split = documents, .text_field = text_field, .assistant = assistant};
+  return {
+      .kind = kind, .split = documents, .text_field = text_field, .assistant = assistant, .layout = layout};
 }
 
 std::string DataSettings::to_json() const {
-  return Json::object()
-             .set("data", data.string())
-             .set("val_data", val_data.string())
-             .set("val_fraction", val_fraction)
-             .set("kind", name_of(kind))
-             .set("documents", name_of(documents))
-             .set("text_field", text_field)
-             .set("assistant", assistant)
-             .set("longest_chat", longest_chat)
-             .set("order", name_of(order))
-             .set("sub_batch_tokens", sub_batch_tokens)
-             .dump(2) +
-         "\n";
+  Json json = Json::object()
+                  .set("data", data.string())
+                  .set("val_data", val_data.string())
+                  .set("val_fraction", val_fraction)
+                  .set("kind", name_of(kind))
+                  .set("documents", name_of(documents))
+                  .set("text_field", text_field)
+                  .set("assistant", assistant)
+                  .set("longest_chat", longest_chat)
+                  .set("order", name_of(order))
+                  .set("sub_batch_tokens", sub_batch_tokens);
+  if (layout != kRolesLayout) json.set("layout", layout);
+  return json.dump(2) + "\n";
 }
 
 DataSettings DataSettings::from_json(const std::string& text, std::string_view name) {
@@ -60,7 +61,7 @@ DataSettings DataSettings::from_json(const std::string& text, std::string_view n
   try {
     const Json *sub_batch = json.find("sub_batch_tokens"), *documents = json.find("documents"),
                *longest_chat = json.find("longest_chat"), *text_field = json.find("text_field"),
-               *assistant = json.find("assistant");
+               *assistant = json.find("assistant"), *layout = json.find("layout");
     const std::string named = documents ? documents->as_string() : "endoftext";
     const auto split = document_split_with_name(named);
     check(split.has_value(), "documents is '{}', expected line, blank-line, file or endoftext", named);
@@ -72,6 +73,7 @@ DataSettings DataSettings::from_json(const std::string& text, std::string_view n
             .text_field = text_field ? text_field->as_string() : DataSettings{}.text_field,
             .assistant = assistant ? assistant->as_string() : "",
             .longest_chat = longest_chat ? longest_chat->as_int() : 0,
+            .layout = layout ? layout->as_string() : std::string(kRolesLayout),
             .order = read_order_named(json.at("order").as_string()),
             .sub_batch_tokens = sub_batch ? sub_batch->as_int() : DataSettings{}.sub_batch_tokens};
   } catch (const Error& error) {
@@ -189,9 +191,11 @@ TrainData open_train_data(const OpenDataRequest& request, FileOps& ops, const Lo
                           const ProgressOutput& progress, const Interrupt& interrupt) {
   const DataFolder folder = folder_for(request, ops, log, progress, interrupt);
   check_tokenizer(folder, *request.tokenizer);
-  const TokenMarks marks = TokenMarks::of(*request.tokenizer, folder.kind(), request.loss_on);
   TrainData data{
-      .train = open_split(folder, DataSplit::train, marks), .val = std::nullopt, .kind = folder.kind()};
+      .train = open_split(folder, DataSplit::train, folder.marks(*request.tokenizer, request.loss_on)),
+      .val = std::nullopt,
+      .kind = folder.kind(),
+      .layout = folder.layout()};
   const DataFolder* validation = &folder;
   std::optional<DataFolder> other;
   if (is_data_folder(request.settings.data) && !request.settings.val_data.empty()) {
@@ -205,8 +209,8 @@ TrainData open_train_data(const OpenDataRequest& request, FileOps& ops, const Lo
   }
   // Chats are always validated on the answers, whatever loss_on is, so that runs are comparable.
   if (!validation->files(DataSplit::val).empty())
-    data.val = open_split(*validation, DataSplit::val,
-                          TokenMarks::of(*request.tokenizer, validation->kind(), LossOn::assistant));
+    data.val =
+        open_split(*validation, DataSplit::val, validation->marks(*request.tokenizer, LossOn::assistant));
   check(data.val || request.settings.val_data.empty(),
         Hint{"leave out --val-data to validate on a part of --data"}, "{} contains no validation split",
         request.settings.val_data.string());
@@ -258,12 +262,14 @@ fs::path run_named(const fs::path& model) {
 TrainData open_shards(const fs::path& data, const fs::path& val_data, const Tokenizer& tokenizer) {
   const DataFolder folder = open_data_folder(data);
   check_tokenizer(folder, tokenizer);
-  const TokenMarks marks = TokenMarks::of(tokenizer, folder.kind(), LossOn::assistant);
-  TrainData opened{
-      .train = open_split(folder, DataSplit::train, marks), .val = std::nullopt, .kind = folder.kind()};
+  TrainData opened{.train = open_split(folder, DataSplit::train, folder.marks(tokenizer, LossOn::assistant)),
+                   .val = std::nullopt,
+                   .kind = folder.kind(),
+                   .layout = folder.layout()};
   const DataFolder validation = val_data.empty() ? folder : open_data_folder(val_data);
   check_tokenizer(validation, tokenizer);
-  if (!validation.val.empty()) opened.val = open_split(validation, DataSplit::val, marks);
+  if (!validation.val.empty())
+    opened.val = open_split(validation, DataSplit::val, validation.marks(tokenizer, LossOn::assistant));
   return opened;
 }
 
@@ -276,14 +282,13 @@ TrainData open_data_of(const fs::path& run, const Tokenizer& tokenizer) {
   return open_shards(folder, own ? fs::path() : settings.val_data, tokenizer);
 }
 
-MemorizationData memorization_data(const TrainData& data, const Tokenizer& tokenizer,
-                                   const ProgressOutput& progress, const Interrupt* interrupt) {
-  MemorizationData searched{
-      .read_training = [&data, progress, interrupt](
-                           const TokenSink& sink) { read_all(data.train, sink, progress, interrupt); },
-      .held_out = data.val ? &*data.val : nullptr};
-  if (data.kind == DataKind::chat) searched.chat = ChatTokens::of(tokenizer);
-  return searched;
+MemorizationData memorization_data(const TrainData& data, const ProgressOutput& progress,
+                                   const Interrupt* interrupt) {
+  return {.read_training = [&data, progress, interrupt](
+                               const TokenSink& sink) { read_all(data.train, sink, progress, interrupt); },
+          .held_out = data.val ? &*data.val : nullptr,
+          .chats = data.kind == DataKind::chat,
+          .layout = data.layout};
 }
 
 fs::path held_out_data(const fs::path& run) {

@@ -38,6 +38,8 @@ struct DataSettings {
   std::string assistant = {};
   // Conversations of more tokens are left out; 0: none. Ignored for a folder of shards.
   std::int64_t longest_chat = 0;
+  // Of chats as tokens. Ignored for a folder of shards.
+  std::string layout = std::string(kRolesLayout);
   ReadOrder order = ReadOrder::shuffled;
   std::int64_t sub_batch_tokens = 8192;  // golf-mlx: MLX_MAX_MICROBATCH_TOKENS
 
@@ -54,6 +56,7 @@ struct TrainData {
   std::optional<TokenSet> val;             // nullopt if a folder of shards has no validation split
   std::uint64_t documents = 0, bytes = 0;  // of the training split; 0: unknown
   DataKind kind = DataKind::text;
+  std::string layout = std::string(kRolesLayout);  // of chats
 
   std::string digest() const;  // of all tokens
 };
@@ -96,8 +99,8 @@ TrainData open_shards(const std::filesystem::path& data, const std::filesystem::
 TrainData open_data_of(const std::filesystem::path& run, const Tokenizer& tokenizer);
 
 // For measure_memorization(); `data` and `interrupt` must outlive the result.
-MemorizationData memorization_data(const TrainData& data, const Tokenizer& tokenizer,
-                                   const ProgressOutput& progress, const Interrupt* interrupt);
+MemorizationData memorization_data(const TrainData& data, const ProgressOutput& progress,
+                                   const Interrupt* interrupt);
 
 // The held-out data of a run: its own shards, or the shards that it was trained and validated on.
 std::filesystem::path held_out_data(const std::filesystem::path& run);

@@ -42,7 +42,7 @@ Trainer::Trainer(const RunContext& run)
                   .interrupt = run.interrupt,
                   .samples = run.request.samples}) {
   state_.data_digest = run.data.digest();
-  if (run.data.kind == DataKind::chat) state_.layout = kRolesLayout;
+  if (run.data.kind == DataKind::chat) state_.layout = run.data.layout;
   if (run.request.resume) {
     checkpoints_.restore(state_);
     loader_.seek(state_.position);

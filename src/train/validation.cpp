@@ -129,17 +129,17 @@ constexpr float kTemperature = 0.8f;
 
 using Ids = std::vector<TokenId>;
 
-// The first tokens of conversations, from bos to <assistant>, at most `longest` tokens each.
-std::vector<Ids> questions_in(const TokenSet& val, const ChatTokens& marks, std::int64_t count,
-                              std::int64_t longest) {
+// The first tokens of conversations, up to the first answer, at most `longest` tokens each.
+std::vector<Ids> questions_in(const TokenSet& val, std::int64_t count, std::int64_t longest) {
+  Grid grid;
+  val.append(0, std::min(val.size(), kTokensToSearch), AfterLast::bos, grid);
   std::vector<Ids> questions;
   Ids question;
-  for (std::uint64_t i = 0; i < std::min(val.size(), kTokensToSearch); ++i) {
-    const TokenId id = val.at(i);
-    if (id == marks.bos) question.clear();
-    if (id != marks.bos && question.empty()) continue;
-    question.push_back(id);
-    if (id != marks.assistant) continue;
+  for (std::size_t i = 0; i < grid.input.size(); ++i) {
+    if (grid.doc_start[i]) question.clear();
+    if (!grid.doc_start[i] && question.empty()) continue;
+    question.push_back(grid.input[i]);
+    if (grid.target[i] < 0) continue;
     if (static_cast<std::int64_t>(question.size()) <= longest) questions.push_back(question);
     if (static_cast<std::int64_t>(questions.size()) == count) break;
     question.clear();
@@ -171,12 +171,13 @@ std::optional<Ids> sampled(Model& model, const Ids& prompt, std::size_t longest,
 std::vector<TextSample> generate_samples(Model& model, const Tokenizer& tokenizer, const TokenSet* val,
                                          const SampleSettings& settings) {
   const std::int64_t T = std::min(kSampleTokens, model.config().context);
-  const bool chats = val && val->marks().answers_only;
+  const bool chats = val && val->marks().of_answers();
   const std::vector<Ids> prompts =
       settings.count == 0 ? std::vector<Ids>()
-      : chats             ? questions_in(*val, *val->marks().answers_only, settings.count, T - kLeastAnswer)
+      : chats             ? questions_in(*val, settings.count, T - kLeastAnswer)
               : std::vector<Ids>(static_cast<std::size_t>(settings.count), Ids{bos_of(tokenizer)});
-  const Ids ends = end_ids(tokenizer);
+  Ids ends = end_ids(tokenizer);
+  if (chats && val->marks().end_turn) ends.push_back(*val->marks().end_turn);
   std::vector<TextSample> samples;
   for (const Ids& prompt : prompts) {
     const SamplingOptions options{.temperature = chats ? 0 : kTemperature,
@@ -184,7 +185,7 @@ std::vector<TextSample> generate_samples(Model& model, const Tokenizer& tokenize
     const auto answer =
         sampled(model, prompt, static_cast<std::size_t>(T), Sampler(options, tokenizer.vocab_size()), ends);
     if (!answer) return {};
-    const auto question = std::span(prompt).subspan(1);  // without bos
+    const auto question = std::span(prompt).subspan(prompt.front() == tokenizer.special().bos ? 1 : 0);
     samples.push_back({.prompt = tokenizer.decode(question, {.keep_special = true}),
                        .text = tokenizer.decode(*answer, {.keep_special = true})});
   }

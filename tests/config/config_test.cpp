@@ -42,6 +42,7 @@ TEST(KeyTable, DefaultsAreInRange) {
 KeyValue another_value(const Key& key, const Config& config) {
   const KeyValue now = key.get(config);
   if (const auto* flag = std::get_if<bool>(&now)) return !*flag;
+  if (key.type == KeyType::list) return std::string("1.5,2.0");
   if (std::holds_alternative<std::string>(now))
     return std::string(now == KeyValue(std::string(key.choices[0])) ? key.choices[1] : key.choices[0]);
   if (std::holds_alternative<std::int64_t>(now))

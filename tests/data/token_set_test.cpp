@@ -116,6 +116,50 @@ TEST(TokenSet, LossOnAllScoresEveryToken) {
   EXPECT_THROW(TokenMarks::of(*load_tokenizer("bytes"), DataKind::chat, LossOn::assistant), Error);
 }
 
+// Chats in a template: the marks say what is learned, and bos means nothing.
+TEST(TokenSet, MarksOfTokensDecideTargetsAndDocuments) {
+  constexpr std::int32_t L = kLearnedMark, D = kDocumentMark;
+  const Tokens tokens = {5 | D, 0, 6 | L, 7 | L, 0, 8 | L, 9 | D, 6 | L};
+  const TokenMarks answers{.bos = 0, .stored = true, .marked_only = true};
+  const TokenSet set(tokens, answers);
+  Grid grid;
+  set.append(0, set.size(), AfterLast::bos, grid);
+  EXPECT_EQ(grid.input, (Tokens{5, 0, 6, 7, 0, 8, 9, 6}));
+  EXPECT_EQ(grid.target, (Tokens{-1, 6, 7, -1, 8, -1, 6, -1}));
+  EXPECT_EQ(grid.doc_start, (std::vector<std::uint8_t>{1, 0, 0, 0, 0, 0, 1, 0}));
+  EXPECT_EQ(set.document_starts(), (std::vector<std::uint64_t>{0, 6}));
+  EXPECT_EQ(set.at(2), 6);
+  Grid all, window;
+  TokenSet(tokens, {.bos = 0, .stored = true}).append(0, tokens.size(), AfterLast::bos, all);
+  EXPECT_EQ(all.target, (Tokens{0, 6, 7, 0, 8, -1, 6, -1})) << "all but the first of a document";
+  set.append_window(6, 4, true, window);
+  EXPECT_EQ(window.input, (Tokens{9, 6, 0, 0}));
+  EXPECT_EQ(window.target, (Tokens{6, -1, -1, -1}));
+}
+
+TEST(TokenSet, ShardsWithMarksNeedAManifestThatMentionsThem) {
+  const TempFolder folder;
+  ShardWriter writer(10, ShardFormat::marked);
+  writer.add(Tokens{5 | kDocumentMark, 6 | kLearnedMark});
+  EXPECT_THROW(writer.add(Tokens{10 | kLearnedMark}), Error);
+  PosixFileOps ops;
+  const auto file = folder.path() / "data_train_000000.bin";
+  writer.write(ops, file, Existing::refuse);
+  EXPECT_EQ(ShardReader(file).format(), ShardFormat::marked);
+  EXPECT_EQ(ShardReader(file).at(1), 6 | kLearnedMark);
+  const TokenMarks marks{.stored = true, .marked_only = true};
+  EXPECT_EQ(TokenSet::open(std::vector{file}, marks).at(1), 6);
+  EXPECT_NE(message_of([&] { TokenSet::open(std::vector{file}, {}); }).find("does not mention"),
+            std::string::npos);
+  EXPECT_NE(message_of([&] {
+              TokenSet::open(write_shards(folder, Tokens{1, 2}, {0}, "val"), marks);
+            }).find("promises"),
+            std::string::npos);
+  TokenSet small = TokenSet::open(std::vector{file}, marks);
+  small.set_vocab_size(6);
+  EXPECT_NE(message_of([&] { small.at(1); }).find("token 6 at position 1 is outside"), std::string::npos);
+}
+
 TEST(TokenSet, FindsDocumentStarts) {
   EXPECT_EQ(TokenSet(kChat, chat_marks()).document_starts(), (std::vector<std::uint64_t>{0, 18}));
   EXPECT_EQ(TokenSet(Tokens{5, 0, 0, 6}, {}).document_starts(), (std::vector<std::uint64_t>{0, 1, 2}));

@@ -189,6 +189,70 @@ TEST_F(TrainCommand, FineTuningStatesItsOptimizerAndDoesNotAskForMoreText) {
   EXPECT_EQ(run(tiny("bad", {"--optimizer", "adamw", "--depth", "1"})).exit_code, 2);
 }
 
+// A model of Hugging Face with a chat template of its own.
+TEST_F(TrainCommand, ChatsAreTrainedInTheTemplateOfTheModel) {
+  std::string chats;
+  for (int i = 0; i < 60; ++i)
+    chats += fmt::format(R"({{"messages":[{{"role":"user","content":"{0} plus 1?"}},)"
+                         R"({{"role":"assistant","content":"{1}"}}]}})"
+                         "\n",
+                         i, i + 1);
+  folder_.write("chats.jsonl", chats);
+  std::vector<std::string> base = tiny("base", {"--steps", "2", "--val-every", "0", "--context", "64"});
+  base[2] = path("chats.jsonl");
+  ASSERT_EQ(run(base).exit_code, 0);
+  ASSERT_EQ(run({"export", path("base"), "--format", "hf", "-o", path("hf")}).exit_code, 0);
+  folder_.write("hf/chat_template.jinja",
+                "{{ bos_token }}{% for m in messages %}<system>{{ m.role | upper }}\n{{ m.content | trim }}"
+                "<end_turn>{% endfor %}{% if add_generation_prompt %}<system>ASSISTANT\n{% endif %}");
+  const auto tune = [&](std::vector<std::string> more) {
+    std::vector<std::string> arguments = {"train"};
+    arguments.insert(arguments.end(), more.begin(), more.end());
+    const RunResult result = run(arguments);
+    EXPECT_EQ(result.exit_code, 0) << result.err;
+    return result;
+  };
+  const std::vector<std::string> settings = {"--init",         path("hf"), "--data", path("chats.jsonl"),
+                                             "--batch-tokens", "128",      "-o"};
+  const auto with = [&](std::vector<std::string> more) {
+    std::vector<std::string> all = settings;
+    all.insert(all.end(), more.begin(), more.end());
+    return all;
+  };
+  tune(with({path("whole"), "--steps", "8", "--val-every", "4"}));
+  tune(with({path("parts"), "--steps", "8", "--val-every", "4", "--stop-after", "4"}));
+  tune({"--resume", path("parts"), "--data", path("chats.jsonl")});
+  const auto digest = [&](const char* name) {
+    return read_file(folder_ / name / "checkpoints/step-00000008.safetensors", 1 << 26);
+  };
+  EXPECT_TRUE(digest("whole") == digest("parts")) << "a stopped run ends as another one";
+  const Json facts = parse_json(run({"inspect", path("whole"), "--json"}).out, "inspect");
+  EXPECT_TRUE(facts.at("chat_layout").as_string().starts_with("jinja:{{ bos_token }}"));
+  // The loss of the held-out chats is that of their answers, and packing keeps template and loss.
+  const auto score = [&](const std::string& model, const std::string& data) {
+    const RunResult result = run({"eval", model, "--data", data, "--dtype", "f32", "--json"});
+    EXPECT_EQ(result.exit_code, 0) << result.err;
+    return parse_json(result.out, "eval");
+  };
+  const Json shards = score(path("whole"), path("whole/data")),
+             all = score(path("whole"), path("chats.jsonl"));
+  // Of each answer "N", its digits and <end_turn>.
+  EXPECT_EQ(all.at("tokens").as_int(), 9 * 2 + 51 * 3);
+  EXPECT_LT(shards.at("tokens").as_int(), all.at("tokens").as_int() / 2);
+  ASSERT_EQ(run({"pack", path("whole"), "--bits", "8", "-o", path("m.thimble"), "--allow-loss"}).exit_code,
+            0);
+  EXPECT_EQ(score(path("m.thimble"), path("chats.jsonl")).at("tokens"), all.at("tokens"));
+  EXPECT_EQ(run({"eval", path("m.thimble"), "--data", path("chats.jsonl"), "--exact"}).exit_code, 0);
+  EXPECT_EQ(run({"qa", path("whole"), "--data", path("whole/data")}).exit_code, 0);
+  // The same shards from `data build`.
+  ASSERT_EQ(run({"data", "build", path("chats.jsonl"), "--chat", "--tokenizer", path("hf"), "--layout",
+                 path("hf"), "-o", path("built")})
+                .exit_code,
+            0);
+  EXPECT_EQ(read_file(folder_ / "built/data_train_000000.bin", 1 << 20),
+            read_file(folder_ / "whole/data/data_train_000000.bin", 1 << 20));
+}
+
 TEST_F(TrainCommand, AModelWithoutATokenizerNeedsOneForFineTuning) {
   ASSERT_EQ(run(tiny("base", {"--steps", "3", "--val-every", "0"})).exit_code, 0);
   ASSERT_EQ(run({"export", path("base"), "--format", "hf", "-o", path("hf")}).exit_code, 0);

@@ -139,7 +139,7 @@ struct Fixture {
     const MemorizationData data{
         .read_training = [&](const auto& sink) { read_all(training, sink, ProgressOutput::nowhere()); },
         .held_out = held_out,
-        .chat = chats ? std::optional(chat) : std::nullopt};
+        .chats = chats};
     return measure_memorization(*model, *tokenizer, data, {.tokens = 2000}, ProgressOutput::nowhere());
   }
 };
@@ -196,7 +196,7 @@ TEST(Memorization, ChatsArePromptedWithHeldOutQuestions) {
         layout.conversation(Conversation{{ChatRole::user, "what is next?"}, {ChatRole::assistant, answer}});
     tokens.insert(tokens.end(), turns.begin(), turns.end());
   }
-  const TokenSet chats(tokens, {.bos = f.chat.bos, .answers_only = f.chat});
+  const TokenSet chats(tokens, {.bos = f.chat.bos, .answers_only = f.chat, .end_turn = f.chat.end_turn});
   const Memorization result = f.measure(chats, &chats, true);
   EXPECT_TRUE(result.chats);
   EXPECT_GT(result.held_out->whole, 5);

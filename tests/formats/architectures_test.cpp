@@ -235,7 +235,7 @@ TEST_P(Family, GgufGivesTheSameLogits) {
 
 INSTANTIATE_TEST_SUITE_P(Architectures, Family,
                          testing::Values("llama3", "smollm2", "mistral", "qwen2_window", "qwen3", "smollm3",
-                                         "gemma2", "gemma3", "phi3", "gpt2"),
+                                         "gemma2", "gemma3", "phi3", "phi3_long", "gpt2"),
                          [](const auto& info) { return std::string(info.param); });
 
 }  // namespace

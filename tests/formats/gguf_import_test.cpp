@@ -198,7 +198,7 @@ std::vector<Refused> tensors() {
        [](Parts& parts) {
          parts.tensors.push_back({"rope_factors_long.weight", {8}, std::vector<float>(8, 1.0f)});
        },
-       "\"rope_factors_long.weight\" scales RoPE's wavelengths, which is not supported"},
+       "rope_factors_short.weight is missing, expected 8 numbers"},
       {"TensorOfAMissingLayer",
        [](Parts& parts) {
          parts.tensors.push_back({"blk.2.attn_norm.weight", {64}, std::vector<float>(64, 1.0f)});

@@ -75,10 +75,15 @@ TEST(HuggingFaceConfig, RejectsUnsupportedSettingsByName) {
   const std::vector<Case> cases = {
       {"llama", "hidden_act", "gelu", "hidden_act is \"gelu\", expected \"silu\" or \"swish\""},
       {"llama", "rope_scaling", Json::object().set("type", "dynamic").set("factor", 2.0),
-       "rope_scaling.type is \"dynamic\", expected \"default\" or \"linear\" or \"llama3\"; "
+       "rope_scaling.type is \"dynamic\", expected \"default\" or \"linear\" or \"llama3\" or \"yarn\"; "
        "rope_scaling.factor is not supported"},
       {"llama", "rope_parameters", Json::object().set("rope_type", "yarn"),
-       "rope_parameters.rope_type is \"yarn\", expected \"default\" or \"linear\" or \"llama3\""},
+       "rope_parameters.factor is missing"},
+      {"llama", "rope_parameters",
+       Json::object().set("rope_type", "yarn").set("factor", 4.0).set("mscale", 1.0),
+       "rope_parameters.mscale is not supported"},
+      {"llama", "rope_scaling", Json::object().set("type", "longrope"),
+       "rope_scaling.type is \"longrope\", expected \"default\" or \"linear\" or \"llama3\" or \"yarn\""},
       {"llama", "rope_parameters", Json::object().set("partial_rotary_factor", 0.5),
        "rope_parameters.partial_rotary_factor is 0.5, expected 1.0 or 1"},
       {"llama", "sliding_window", 4096,

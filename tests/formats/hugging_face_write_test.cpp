@@ -8,6 +8,7 @@
 #include "base/json.h"
 #include "config/builder.h"
 #include "data/text_files.h"
+#include "formats/artifact.h"
 #include "formats/export.h"
 #include "formats/gguf_tokenizer.h"
 #include "formats/hugging_face.h"
@@ -147,6 +148,33 @@ TEST(HuggingFaceWrite, ChatModelsEndWithTheEndOfTurn) {
   EXPECT_NE(folder.read("out/README.md").find("apply_chat_template"), std::string::npos);
   EXPECT_EQ(json_in(folder, "out/special_tokens_map.json"),
             Json::object().set("bos_token", "<bos>").set("eos_token", "<end_turn>"));
+}
+
+TEST(HuggingFaceWrite, TheModelCardStatesDataSettingsLossesAndSize) {
+  const TempFolder folder;
+  ModelFile model = chat_model("qwen3");
+  write(folder / "plain", model);
+  const std::string plain = folder.read("plain/README.md");
+  EXPECT_TRUE(plain.starts_with("---\n# license:")) << "the licence is left to the user";
+  EXPECT_EQ(plain.find("## Training"), plain.npos);
+  EXPECT_NE(plain.find("converted with thimble"), plain.npos);
+  model.format = "safetensors";
+  model.config.train.seed = 77;
+  model.metadata.emplace_back(kTrainingKey,
+                              R"card({"step":1200,"tokens":2457600,"data":"chats.jsonl (chat)",)card"
+                              R"card("seconds":61.5,"train_loss":2.25,"val_loss":2.5,"val_bpb":1.25})card");
+  write(folder / "out", model);
+  const std::string card = folder.read("out/README.md");
+  for (const char* line :
+       {"| data | chats.jsonl (chat) |", "| length | 1,200 steps, 2.46 M tokens, ", "seed 77",
+        "| training loss | 2.2500 nats per token |",
+        "| validation loss | 2.5000 nats per token, 1.2500 bits per byte |", "trained with thimble"})
+    EXPECT_NE(card.find(line), card.npos) << line << card;
+  // With a licence it is still thimble's folder, which --force may replace.
+  folder.write("out/README.md", "---\nlicense: mit\n" + card.substr(4));
+  EXPECT_NO_THROW(write(folder / "out", model, DType::f32, Existing::replace));
+  folder.write("out/README.md", "---\nlicense: mit\n---\n- thimble\n");
+  EXPECT_THROW(write(folder / "out", model, DType::f32, Existing::replace), Error);
 }
 
 // A template may write eos_token, so that stays the one of tokenizer_config.json.

@@ -20,12 +20,14 @@ namespace thimble {
 
 namespace {
 
-constexpr std::array<std::int32_t, 2> kMagicU16 = {20240520, 1}, kMagicU32 = {20240801, 7};
+constexpr std::array<std::int32_t, 2> kMagicU16 = {20240520, 1}, kMagicU32 = {20240801, 7},
+                                      kMagicMarked = {20261120, 1};
 
-std::string shard_of(FuzzBytes tokens, bool wide) {
+std::string shard_of(FuzzBytes tokens, std::byte kind) {
+  const bool wide = kind == std::byte{'w'} || kind == std::byte{'m'};
   const std::size_t count = tokens.size() / (wide ? 4 : 2);
   std::array<std::int32_t, kShardHeaderBytes / 4> header{};
-  std::ranges::copy(wide ? kMagicU32 : kMagicU16, header.begin());
+  std::ranges::copy(kind == std::byte{'m'} ? kMagicMarked : wide ? kMagicU32 : kMagicU16, header.begin());
   header[2] = static_cast<std::int32_t>(count);
   std::string file(reinterpret_cast<const char*>(header.data()), kShardHeaderBytes);
   file += text_of(tokens.first(count * (wide ? 4 : 2)));
@@ -33,7 +35,8 @@ std::string shard_of(FuzzBytes tokens, bool wide) {
 }
 
 void write_again(const ShardReader& shard, std::span<const std::int32_t> tokens, FuzzBytes bytes) {
-  ShardWriter writer(shard.format() == ShardFormat::u16 ? 65536 : std::numeric_limits<std::int32_t>::max());
+  ShardWriter writer(shard.format() == ShardFormat::u16 ? 65536 : std::numeric_limits<std::int32_t>::max(),
+                     shard.format());
   try {
     writer.add(tokens);
   } catch (const Error&) {  // ids above 2^31 are invalid
@@ -88,13 +91,19 @@ void try_shard(FuzzBytes bytes) {
 
   const std::array files = {file.path(), file.path()};
   const ChatTokens chat{.bos = 0, .user = 1, .assistant = 2, .end_turn = 3, .system = 4};
-  const TokenSet all = TokenSet::open(files, {.bos = 0});
+  const bool marked = shard->format() == ShardFormat::marked;
+  const TokenMarks marks{.bos = 0, .stored = marked};
+  const TokenSet all = TokenSet::open(files, marks);
   require(all.size() == 2 * tokens.size(), "a set has the tokens of its shards");
-  require(all.at(tokens.size()) == tokens.front(), "shards are concatenated");
-  require(all.fingerprint() != TokenSet(tokens, {.bos = 0}).fingerprint(),
+  require(all.at(tokens.size()) == (marked ? without_marks(tokens.front()) : tokens.front()),
+          "shards are concatenated");
+  require(all.fingerprint() != TokenSet(tokens, marks).fingerprint(),
           "different sets have different fingerprints");
   read_set(all);
-  read_set(TokenSet::open(files, {.bos = 0, .answers_only = chat}));
+  if (marked)
+    read_set(TokenSet::open(files, {.bos = 0, .stored = true, .marked_only = true}));
+  else
+    read_set(TokenSet::open(files, {.bos = 0, .answers_only = chat}));
 }
 
 }  // namespace
@@ -102,7 +111,7 @@ void try_shard(FuzzBytes bytes) {
 void fuzz_shard(FuzzBytes bytes) {
   try_shard(bytes);
   if (bytes.empty()) return;
-  const std::string file = shard_of(bytes.subspan(1), bytes[0] == std::byte{'w'});
+  const std::string file = shard_of(bytes.subspan(1), bytes[0]);
   try_shard(std::as_bytes(std::span(file)));
 }
 

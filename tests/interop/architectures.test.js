@@ -25,6 +25,13 @@ const families = {
   llama: { set: ['rope_scaling=llama3', 'rope_factor=8', 'rope_original_context=64', 'tie_embeddings=false'] },
   mistral: { architecture: 'llama', set: ['window=40', 'head_dim=32'] },
   smollm3: { set: ['nope_every=4', 'layers=5'] },
+  yarn: { architecture: 'llama', set: ['rope_scaling=yarn', 'rope_factor=4', 'rope_original_context=32', 'rope_beta_fast=4'] },
+  // llama.cpp uses the short factors, because its context of at least 256 is no longer than the original one.
+  longrope: {
+    architecture: 'phi3',
+    set: ['rope_scaling=longrope', 'rope_factor=4', 'rope_original_context=512', 'rope_short_factors=1,1.1,1.2,1.3,1.5,1.7,2,2.5',
+      'rope_long_factors=1,2,3,4,5,6,7,8'],
+  },
   // Not named phi3: llama.cpp expects Phi's special tokens in files with that name.
   partial: { architecture: 'phi3', set: ['rope_dims=8'] },
   gemma2: { set: [...gemma, 'global_every=2', 'attention_softcap=2', 'logit_softcap=5'] },

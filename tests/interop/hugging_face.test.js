@@ -92,6 +92,43 @@ for (const [preset, tokenizer] of [['llama', 'bpe:400'], ['qwen2', 'bytes'], ['q
   });
 }
 
+// Chats in a template that writes roles as text. The shards have the ids of Hugging Face's libraries, and bit 30 marks
+// the answers with the tokens that end them.
+for (const [preset, tokenizer] of [['llama', 'bpe:400'], ['qwen3', 'sentencepiece:400']]) {
+  test(`${preset} with ${tokenizer}: chats for training in a template have the same ids, and answers are marked`, async () => {
+    const path = exported(`${preset}-template`, preset, chats, tokenizer), shards = join(folder, `${preset}-shards`);
+    const template = '{{ bos_token }}{% for m in messages %}<system>{{ m.role }}\n{{ m.content | trim }}<end_turn>\n{% endfor %}'
+      + '{% if add_generation_prompt %}<system>assistant\n{% endif %}';
+    writeFileSync(join(path, 'chat_template.jinja'), template);
+    const conversations = readFileSync(chats, 'utf8').trim().split('\n').slice(0, 40).map((line) => JSON.parse(line).messages);
+    const file = join(folder, 'some.jsonl');
+    writeFileSync(file, conversations.map((messages) => `${JSON.stringify({ messages })}\n`).join(''));
+    run('data', 'build', file, '--chat', '--tokenizer', path, '--layout', path, '--val-docs', '0', '-q', '-o', shards);
+    const bytes = readFileSync(join(shards, 'data_train_000000.bin'));
+    assert.equal(bytes.readInt32LE(0), 20261120);
+    const tokens = Array.from({ length: (bytes.length - 1024) / 4 }, (_, i) => bytes.readInt32LE(1024 + 4 * i));
+    const starts = tokens.flatMap((token, i) => (token & (1 << 29) ? [i] : []));
+    assert.equal(starts.length, conversations.length);
+    const theirs = Tokenizer.fromFile(join(path, 'tokenizer.json')), { bos_token } = json_in(path, 'tokenizer_config.json');
+    for (const [i, messages] of conversations.entries()) {
+      const document = tokens.slice(starts[i], starts[i + 1]);
+      const text = new Template(template).render({ messages, bos_token });
+      const expected = (await theirs.encode(text, null, { addSpecialTokens: false })).getIds();
+      assert.deepEqual(document.map((token) => token & ((1 << 29) - 1)), expected);
+      const learned = document.map((token) => ((token & (1 << 30)) ? token & ((1 << 29) - 1) : null));
+      const runs = [];
+      learned.forEach((id, at) => {
+        if (id === null) return;
+        if (at === 0 || learned[at - 1] === null) runs.push([]);
+        runs.at(-1).push(id);
+      });
+      const answers = messages.filter(({ role }) => role === 'assistant').map(({ content }) => `${content.trim()}<end_turn>`);
+      const found = await Promise.all(runs.map((ids) => theirs.decode(ids, false)));
+      assert.deepEqual(found.map((one) => one.trim().replace(' <end_turn>', '<end_turn>')), answers);
+    }
+  });
+}
+
 test('SentencePiece with a normalizer: the exported tokenizer.json gives the same ids', async () => {
   const path = exported('normalized', 'llama', tales, 'sentencepiece:500');
   assert.equal(json_in(path, 'tokenizer.json').normalizer.normalizers[0].type, 'Precompiled');

@@ -6,10 +6,12 @@
 #include <set>
 
 #include "base/error.h"
+#include "base/files.h"
 #include "base/json.h"
 #include "base/parallel.h"
 #include "config/builder.h"
 #include "support/golden.h"
+#include "support/message_of.h"
 
 namespace thimble {
 namespace {
@@ -356,6 +358,38 @@ TEST(Initialize, ZeroesGapsAndRejectsAWrongBlockSize) {
   EXPECT_EQ(std::count(block.begin(), block.end(), 0.0f), table.block_size());
   block.pop_back();
   EXPECT_THROW(initialize(table, 1, block), Error);
+}
+
+// The numbers of tests/golden/make_rope_scaling.py.
+TEST(RopeScaling, YarnAndLongropeAreAsPublished) {
+  const Json cases = parse_json(read_file(golden_path("rope_scaling.json"), 1 << 20), "rope_scaling.json");
+  EXPECT_EQ(cases.size(), 7u);
+  for (const Json& one : cases.as_array()) {
+    std::vector<std::string> settings = {"heads=1", "kv_heads=1", "dim=128", "head_dim=128"};
+    for (const Json& setting : one.at("settings").as_array()) settings.push_back(setting.as_string());
+    const ModelConfig config = model_of("llama", settings);
+    const std::vector<double> found = rope_frequencies(config, false);
+    const Json::Array& expected = one.at("frequencies").as_array();
+    ASSERT_EQ(found.size(), expected.size());
+    for (std::size_t i = 0; i < found.size(); ++i)
+      EXPECT_NEAR(found[i] / expected[i].as_double(), 1, 1e-12) << one.dump() << i;
+    EXPECT_NEAR(rope_attention_factor(config, false), one.at("attention").as_double(), 1e-12);
+  }
+  EXPECT_EQ(rope_attention_factor(model_of("llama", {"rope_scaling=linear", "rope_factor=4"}), false), 1);
+}
+
+TEST(RopeScaling, LongropeNeedsAFactorForEachPair) {
+  const auto with = [](const std::string& factors) {
+    return model_of("llama", {"rope_scaling=longrope", "rope_dims=4", "rope_long_factors=1,2",
+                              "rope_short_factors=" + factors});
+  };
+  EXPECT_EQ(with("1,1.5").rope_short_factors, "1,1.5");
+  for (const char* wrong : {"", "1", "1,2,3", "1,0", "1,-1"})
+    EXPECT_NE(message_of([&] { with(wrong); }).find("rope_short_factors must be 2 positive numbers"),
+              std::string::npos)
+        << wrong;
+  EXPECT_NE(message_of([&] { with("1,x"); }).find("rope_short_factors expects numbers, separated by commas"),
+            std::string::npos);
 }
 
 }  // namespace

@@ -120,6 +120,47 @@ TEST(Routes, ApplyTemplateRendersTheModelsTemplate) {
   EXPECT_EQ(get(server.port(), "/props").json().at("chat_layout").as_string(), "jinja");
 }
 
+TEST(Routes, ApplyTemplatePassesToolsAndTheirResultsToTheTemplate) {
+  TestServer server({.layout =
+                         "jinja:{% for t in tools or [] %}{{ t.function.name }};{% endfor %}"
+                         "{% for m in messages %}<user>{{ m.role }}:{{ m.content }}"
+                         "{% for c in m.tool_calls or [] %}{{ c.function.name }}={{ c.function.arguments.x }}"
+                         "{% endfor %}<end_turn>{% endfor %}"});
+  const auto apply = [&](const std::string& body) { return post(server.port(), "/apply-template", body); };
+  const std::string tools = R"("tools":[{"type":"function","function":{"name":"add<user>"}}])";
+  const Json prompt =
+      apply(R"({"messages":[{"role":"user","content":"A"},{"role":"assistant","content":null,)"
+            R"("tool_calls":[{"id":"1","type":"function","function":{"name":"add",)"
+            R"("arguments":"{\"x\": 4}"}}]},)"
+            R"({"role":"tool","tool_call_id":"1","content":[{"type":"text","text":"5"}]}],)" +
+            tools + "}")
+          .json();
+  EXPECT_EQ(prompt.at("prompt").as_string(),
+            "add<user>;<user>user:A<end_turn><user>assistant:add=4<end_turn><user>tool:5<end_turn>");
+  EXPECT_EQ(std::ranges::count(prompt.at("tokens").as_array(), Json(1)), 3) << "the tool's <user> is text";
+  const auto refused = [&](const std::string& body) { return apply(body).json().at("error").at("param"); };
+  const std::string user = R"({"role":"user","content":"A"})";
+  EXPECT_EQ(refused(R"({"messages":[)" + user + R"(],"tools":{}})"), Json("tools"));
+  EXPECT_EQ(refused(R"({"messages":[)" + user + R"(],"tools":[{"type":"function"}]})"),
+            Json("tools[0].function"));
+  EXPECT_EQ(
+      refused(
+          R"({"messages":[{"role":"assistant","tool_calls":[{"function":{"name":"f","arguments":"{"}}]}]})"),
+      Json("messages[0].tool_calls[0].function.arguments"));
+  EXPECT_EQ(
+      refused(R"({"messages":[{"role":"user","content":"A","tool_calls":[{"function":{"name":"f"}}]}]})"),
+      Json("messages[0].tool_calls"));
+  EXPECT_EQ(
+      post(server.port(), "/v1/chat/completions", R"({"messages":[)" + user + "]," + tools + "}").status,
+      400);
+  TestServer plain;
+  EXPECT_EQ(post(plain.port(), "/apply-template", R"({"messages":[)" + user + "]," + tools + "}")
+                .json()
+                .at("error")
+                .at("message"),
+            Json("the model's chat template takes no tools"));
+}
+
 TEST(Microgpt, AnswersLikeTheOriginalServer) {
   TestServer server;
   const auto generate = [&](const std::string& body) {

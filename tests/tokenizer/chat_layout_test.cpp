@@ -19,7 +19,6 @@ namespace {
 
 using Ids = std::vector<TokenId>;
 
-constexpr const char* kQwen = "You are Qwen, created by Alibaba Cloud. You are a helpful assistant.";
 constexpr const char* kQwenFormLayout = "chatml:You are a test. Answer in one line.";
 
 const Conversation kTurns = {{ChatRole::system, "S"}, {ChatRole::user, "U"}, {ChatRole::assistant, "A"}};
@@ -221,12 +220,11 @@ TEST(ChatTemplate, OfAPublishedModelIsRecognized) {
   EXPECT_EQ(layout_of_template(golden_text("chat/qwen_form.jinja")), kQwenFormLayout);
   EXPECT_EQ(layout_of_template(golden_text("chat/llama3_form.jinja")), "llama3");
   for (const auto& [model, layout] :
-       {std::pair{"qwen2_5", std::string("chatml:") + kQwen}, {"llama3_2", "jinja"}}) {
+       {std::pair{"qwen2_5", "jinja"}, {"llama3_2", "jinja"}}) {
     const auto file = shared_path(fmt::format("fixtures/tokenizers/{}/tokenizer_config.json", model));
     if (!file) continue;
-    // Llama 3.2's template writes dates before the system prompt.
-    const std::string found = layout_of_template(template_in(*file));
-    EXPECT_EQ(layout == "jinja" ? ChatLayoutText::parse(found).name : found, layout);
+    // Llama 3.2's template writes dates before the system prompt, and both write tools.
+    EXPECT_EQ(ChatLayoutText::parse(layout_of_template(template_in(*file))).name, layout);
   }
 }
 
