@@ -285,11 +285,12 @@ std::string accepted(const Key& key) {
     case KeyType::number:
       return fmt::format("{} to {}", key.least, key.most);
     case KeyType::choice:
+    case KeyType::set:
       break;
   }
   std::vector<std::string> names;
   for (const std::string_view choice : key.choices) names.push_back(code(choice));
-  return joined(names, ", ");
+  return (key.type == KeyType::set ? "any of " : "") + joined(names, ", ");
 }
 
 std::string config_page() {

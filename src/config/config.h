@@ -1,8 +1,8 @@
 // All settings: of the model (ModelConfig), the optimizer (OptimizerConfig), the run (TrainConfig)
-// and the packing of its result (PackConfig).
+// its adapters (LoraConfig) and the packing of its result (PackConfig).
 //
 // Each member is a key of TOML files, of --set and, with dashes, a flag; the table in keys.cpp
-// gives the meaning of each key. Keys of PackConfig have the prefix `pack_`. A size of zero means
+// gives the meaning of each key. Keys of PackConfig and LoraConfig have the prefixes `pack_` and `lora_`. A size of zero means
 // "derived": resolved() replaces it. The default values describe a plain llama.
 //
 //   ConfigBuilder settings;                      // builder.h
@@ -121,8 +121,8 @@ inline constexpr double kFrozen = -1;
 
 // Learning rates, and the settings of each update rule (optim/update_rule.h).
 struct OptimizerConfig {
-  double lr = 1e-3;      // for groups whose own rate is 0
-  double embed_lr = 0;   // 0: lr; kFrozen: 0. The same for the other groups
+  double lr = 1e-3;     // for groups whose own rate is 0
+  double embed_lr = 0;  // 0: lr; kFrozen: 0. The same for the other groups
   double head_lr = 0;
   double matrix_lr = 0;
   double scalar_lr = 0;
@@ -153,8 +153,8 @@ struct TrainConfig {
   ScheduleKind schedule = ScheduleKind::cosine;
   std::int64_t warmup_steps = 0;
   std::int64_t prime_steps = 0;
-  double warmdown = 0;  // steps; below 1: fraction of the run
-  double min_lr = 0;    // fraction of the peak rate
+  double warmdown = 0;            // steps; below 1: fraction of the run
+  double min_lr = 0;              // fraction of the peak rate
   std::int64_t steps = 1000;      // 0: until max_seconds; both 0: no step (thimble golf only)
   double epochs = 0;              // of the training data; training replaces it by steps
   double max_seconds = 0;         // 0: no limit
@@ -208,11 +208,34 @@ struct RunState {
   bool operator==(const RunState&) const = default;
 };
 
+// The linear layers of a block that may have an adapter; `up` is the only input matrix of an MLP
+// without a gate. A set of them has bit i for the enumerator with value i.
+enum class LoraTarget { q, k, v, o, gate, up, down };
+struct LoraTargets {
+  std::uint32_t bits = 0x7F;
+  bool contains(LoraTarget target) const { return (bits >> static_cast<unsigned>(target) & 1u) != 0; }
+  bool operator==(const LoraTargets&) const = default;
+};
+
+// Low-rank adapters: training changes only these (model/adapter.h).
+struct LoraConfig {
+  std::int64_t rank = 0;  // 0: no adapters, all weights are trained
+  double alpha = 0;       // 0: 2 rank
+  double dropout = 0;
+  bool stabilized = false;
+  LoraTargets targets = {};
+
+  explicit operator bool() const { return rank > 0; }
+  double scale() const;  // alpha / rank; if stabilized alpha / sqrt(rank)
+  bool operator==(const LoraConfig&) const = default;
+};
+
 struct Config {
   ModelConfig model = {};
   OptimizerConfig optimizer = {};
   TrainConfig train = {};
   PackConfig pack = {};
+  LoraConfig lora = {};
   RunState state = {};
 
   bool operator==(const Config&) const = default;

@@ -14,13 +14,13 @@
 
 namespace thimble {
 
-// The value of a key; a choice is stored by name.
+// The value of a key; a choice is stored by name, a set as its names with commas between them.
 using KeyValue = std::variant<std::int64_t, double, bool, std::string>;
 
-enum class KeyType { integer, number, flag, choice };
+enum class KeyType { integer, number, flag, choice, set };
 
 // The struct of Config that stores a key.
-enum class ConfigPart { model, optimizer, training, pack, state };
+enum class ConfigPart { model, optimizer, training, pack, lora, state };
 
 struct Key {
   std::string_view name;  // "rope_base"
@@ -30,10 +30,11 @@ struct Key {
   std::string_view group = {};  // heading in help and documentation: "model", "schedule", ...
   std::string_view help;
   double least = 0, most = 0;                  // integer and number; integers below 2^53 are exact
-  std::vector<std::string_view> choices = {};  // in the order of the enum
+  std::vector<std::string_view> choices = {};  // of a choice or set, in the order of the enum
   KeyValue (*get)(const Config&) = nullptr;
   void (*put)(Config&, const KeyValue&) = nullptr;  // the value must have the type of the key
 
+  bool is_text() const { return type == KeyType::choice || type == KeyType::set; }  // quoted in TOML
   bool of_model() const { return part == ConfigPart::model; }
 };
 

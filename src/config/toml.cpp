@@ -93,8 +93,8 @@ std::string plain_lines(std::string_view toml, std::string_view name) {
 
 std::string toml_line(const Key& key, const Config& config) {
   const std::string text = value_text(key.get(config));
-  return key.type == KeyType::choice ? fmt::format("{} = \"{}\"\n", key.name, text)
-                                     : fmt::format("{} = {}\n", key.name, text);
+  return key.is_text() ? fmt::format("{} = \"{}\"\n", key.name, text)
+                       : fmt::format("{} = {}\n", key.name, text);
 }
 
 std::string toml_lines(const Config& config, bool of_model) {

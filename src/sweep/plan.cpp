@@ -314,8 +314,8 @@ class SweepReader {
 
   static std::string toml_line(const SweepSetting& setting) {
     const Key& key = *find_key(setting.key);
-    return key.type == KeyType::choice ? fmt::format("{} = \"{}\"", setting.key, setting.value)
-                                       : fmt::format("{} = {}", setting.key, setting.value);
+    return key.is_text() ? fmt::format("{} = \"{}\"", setting.key, setting.value)
+                         : fmt::format("{} = {}", setting.key, setting.value);
   }
 
   // Equal for variants that train the same.
