@@ -94,9 +94,9 @@ SafetensorsFile::TensorFilter wanted_for(WeightsAs as) {
 
 // A checkpoint that contains adapters: its base with these adapters. A resumed run reads its own
 // settings; for all others the model is one without lora_rank.
-ModelFile open_adapted(SafetensorsFile opened, const fs::path& path, const Config& config, WeightsAs as,
+ModelFile open_adapters_of(const SafetensorsFile& file, const fs::path& path, const Config& config, WeightsAs as,
                        const ProgressOutput& progress) {
-  const std::string *base = opened.find_metadata(kBaseKey), *digest = opened.find_metadata(kBaseDigestKey);
+  const std::string *base = file.find_metadata(kBaseKey), *digest = file.find_metadata(kBaseDigestKey);
   check(base && digest, "{} contains adapters: expected metadata {} and {}", path.string(), kBaseKey,
         kBaseDigestKey);
   ModelFile out;
@@ -105,22 +105,13 @@ ModelFile open_adapted(SafetensorsFile opened, const fs::path& path, const Confi
   out.architecture = architecture_of(config.model);
   out.config = config;
   out.config.lora = {};
-  append_tensors(opened, out.tensors);
-  TensorFiles files(opened.name());
-  files.add(std::move(opened));
-  AdapterTable table(config.model, config.lora);
-  std::vector<float> values = read_weights(
-      files, table.params(), sources_by_name(table.params()),
-      [](std::string_view name) { return !is_weight(name); }, as);
+  append_tensors(file, out.tensors);
   if (as == WeightsAs::none) return out;
   ModelFile model = open_base({*base, *digest}, path.string(), progress);
   check_same_shapes(model.config.model, config.model, path.string(), *base);
   out.stored = std::move(model.stored);
-  out.adapters = std::make_shared<const Adapters>(Adapters{std::move(table), std::move(values)});
-  if (as == WeightsAs::stored) return out;
-  out.weights = float_weights(out);
-  out.stored = nullptr;
-  out.adapters = nullptr;
+  add_adapters(out, path, 1, progress);
+  if (as != WeightsAs::stored) merge(out);
   return out;
 }
 
@@ -139,7 +130,7 @@ ModelFile open_checkpoint(const fs::path& path, WeightsAs as, const ProgressOutp
   const std::string layout_text = layout ? *layout : "";
   auto metadata = file.metadata();
 
-  ModelFile out = config.lora ? open_adapted(std::move(file), path, config, as, progress)
+  ModelFile out = config.lora ? open_adapters_of(file, path, config, as, progress)
                               : open_weights(std::move(file), path, config, "", as);
   out.step = step;
   out.tokenizer = std::move(tokenizer);
@@ -169,6 +160,7 @@ ModelFile open_artifact_model(const fs::path& path, WeightsAs as, const Progress
 constexpr ModelKind kModelKinds[] = {
     {.what = "run folder", .is_folder = is_run_folder, .open = open_run},
     {.what = "checkpoint", .open = open_checkpoint},
+    {.what = "PEFT folder", .is_folder = is_peft_folder, .open = open_peft},
     {.what = "artifact", .is_file = is_artifact, .ending = ".thimble", .open = open_artifact_model},
     {.what = "GGUF", .is_folder = is_gguf_folder, .is_file = is_gguf, .open = open_gguf},
     {.what = "Hugging Face folder", .is_folder = is_hugging_face_folder, .open = open_hugging_face},

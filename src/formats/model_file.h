@@ -69,10 +69,17 @@ struct StoredTensor {
   std::uint64_t bytes;
 };
 
+// The model that adapters were trained for. The digest is that of its stored weights; empty if it
+// is not known.
+struct AdapterBase {
+  std::string path, digest;
+};
+
 // Adapters for the weights of a model, laid out by table.params().
 struct Adapters {
   AdapterTable table;
   std::vector<float> values;
+  AdapterBase base = {};
 };
 
 struct ModelFile {

@@ -14,8 +14,6 @@
 
 namespace thimble {
 
-namespace {
-
 std::optional<LoraTarget> target_of(Role role) {
   switch (role) {
     case Role::query:
@@ -38,16 +36,22 @@ std::optional<LoraTarget> target_of(Role role) {
   }
 }
 
+std::string matrix_stem(std::string_view name) {
+  return std::string(name.substr(0, name.rfind(".weight")));
+}
+
+namespace {
+
 // "model.layers.0.mlp.up_proj.weight" -> "model.layers.0.mlp.up_proj.lora_A.weight"
 std::string adapter_name(const std::string& weight, char which) {
-  const std::size_t end = weight.rfind(".weight");
-  return fmt::format("{}.lora_{}.weight", weight.substr(0, end), which);
+  return fmt::format("{}.lora_{}.weight", matrix_stem(weight), which);
 }
 
 // The adapters of one layer's group of matrices, laid out from `offset`.
 class Group {
  public:
-  Group(const LoraConfig& lora, std::span<const Param* const> matrices) : rank_(lora.rank) {
+  Group(const LoraConfig& lora, RankLimit limit, std::span<const Param* const> matrices)
+      : rank_(lora.rank), limit_(limit) {
     for (std::size_t part = 0; part < matrices.size(); ++part) {
       adapter_.widths[part] = static_cast<std::int32_t>(matrices[part]->rows);
       if (!lora.targets.contains(target_of(matrices[part]->role).value())) continue;
@@ -71,7 +75,7 @@ class Group {
  private:
   void add(const Param& matrix, char which, std::int64_t& end, ParamView& view,
            std::vector<Param>& params) const {
-    check(rank_ <= std::min(matrix.rows, matrix.cols),
+    check(limit_ == RankLimit::none || rank_ <= std::min(matrix.rows, matrix.cols),
           Hint{"lower lora_rank, or leave out the layer in lora_targets"},
           "lora_rank is {}, but {} is only {} x {}", rank_, matrix.name, matrix.rows, matrix.cols);
     const bool first = which == 'A';
@@ -94,18 +98,19 @@ class Group {
   }
 
   std::int64_t rank_;
+  RankLimit limit_;
   MatrixAdapter adapter_;
   std::vector<const Param*> adapted_;
 };
 
-ParamTable lay_out(const ModelConfig& model, const LoraConfig& lora,
+ParamTable lay_out(const ModelConfig& model, const LoraConfig& lora, RankLimit limit,
                    std::map<std::int64_t, MatrixAdapter>& adapters) {
   const ParamTable table(model);
   std::vector<Param> params;
   std::int64_t end = 0;
   std::vector<const Param*> group;
   const auto close_group = [&] {
-    const Group matrices(lora, group);
+    const Group matrices(lora, limit, group);
     if (!matrices.empty()) adapters.emplace(group.front()->offset, matrices.lay_out(end, params));
     group.clear();
   };
@@ -123,8 +128,8 @@ ParamTable lay_out(const ModelConfig& model, const LoraConfig& lora,
 
 }  // namespace
 
-AdapterTable::AdapterTable(const ModelConfig& model, const LoraConfig& lora)
-    : lora_(lora), params_(lay_out(model, lora, adapters_)) {}
+AdapterTable::AdapterTable(const ModelConfig& model, const LoraConfig& lora, RankLimit limit)
+    : lora_(lora), params_(lay_out(model, lora, limit, adapters_)) {}
 
 const MatrixAdapter* AdapterTable::of(const ParamView& matrix) const {
   const auto found = adapters_.find(matrix.offset);

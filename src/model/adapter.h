@@ -12,7 +12,10 @@
 #include <array>
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <span>
+#include <string>
+#include <string_view>
 
 #include "config/config.h"
 #include "model/params.h"
@@ -26,10 +29,14 @@ struct MatrixAdapter {
   std::uint32_t adapted = 0;                // bit p: part p has an adapter
 };
 
+// A rank above the sides of a matrix gains nothing, but the sum of several adapters may have one.
+enum class RankLimit : std::uint8_t { matrix, none };
+
 class AdapterTable {
  public:
-  // `model` must be resolved. Throws Error if no matrix has an adapter or a rank exceeds the matrix.
-  AdapterTable(const ModelConfig& model, const LoraConfig& lora);
+  // `model` must be resolved. Throws Error if no matrix has an adapter, or for a rank above the
+  // limit.
+  AdapterTable(const ModelConfig& model, const LoraConfig& lora, RankLimit limit = RankLimit::matrix);
 
   const LoraConfig& lora() const { return lora_; }
   const ParamTable& params() const { return params_; }
@@ -41,6 +48,12 @@ class AdapterTable {
   std::map<std::int64_t, MatrixAdapter> adapters_;  // by the offset of the matrix
   ParamTable params_;
 };
+
+// The kind of a linear layer of a block; nullopt for all other parameters.
+std::optional<LoraTarget> target_of(Role role);
+
+// "model.layers.0.mlp.up_proj.weight" -> "model.layers.0.mlp.up_proj"
+std::string matrix_stem(std::string_view name);
 
 // The parameters that a run trains: the adapters if the config has any, else all of the model.
 ParamTable trained_params(const Config& config);
