@@ -61,7 +61,7 @@ ModelFile bench_model(const Arguments& arguments, const ProgressOutput& progress
     throw UsageError(fmt::format("expected MODEL or --preset, found {}", model ? "both" : "neither"));
   if (model) {
     if (arguments.given("set")) throw UsageError("--set cannot be combined with MODEL, only with --preset");
-    return open_model(arguments.path("MODEL"), WeightsAs::stored, progress);  // as in `generate` and `serve`
+    return model_from(arguments, WeightsAs::stored, progress);  // as in `generate` and `serve`
   }
   ConfigBuilder settings;
   settings.preset(arguments.text("preset"));

@@ -418,7 +418,7 @@ void make_threads_without_signals() {
 
 int run_chat(const Arguments& arguments, Console& console) {
   make_threads_without_signals();
-  const ModelFile file = open_model(arguments.path("MODEL"), WeightsAs::stored, console.progress());
+  const ModelFile file = model_from(arguments, WeightsAs::stored, console.progress());
   const auto tokenizer = open_tokenizer(file);
   check(tokenizer != nullptr, "{} has no tokenizer, which chat needs", file.path.string());
   const ChatLayout layout = open_chat_layout(file, *tokenizer, arguments.text("layout"));

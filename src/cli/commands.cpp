@@ -43,6 +43,7 @@ Command data_sample_command();
 Command pack_command();
 Command export_command();
 Command import_command();
+Command merge_command();
 Command plot_command();
 Command compare_command();
 Command inspect_command();
@@ -64,7 +65,7 @@ std::vector<Command> all_commands() {
   add("use a model", {generate_command(), chat_command(), serve_command()});
   add("measure", {eval_command(), qa_command(), bench_train_command(), bench_prefill_command(),
                   bench_decode_command(), bench_tokenize_command(), bench_command()});
-  add("pack and convert", {pack_command(), export_command(), import_command()});
+  add("pack and convert", {pack_command(), export_command(), import_command(), merge_command()});
   add("prepare data", {data_build_command(), data_info_command(), data_sample_command(),
                        tokenizer_train_command(), tokenizer_encode_command(), tokenizer_decode_command(),
                        tokenizer_render_command(), tokenizer_info_command()});

@@ -407,7 +407,7 @@ int run_eval(const Arguments& arguments, Console& console) {
     console.log().warning("the model was trained on this data; leave out --data to score the held-out part");
   std::optional<CheckPlan> checks;
   if (arguments.given("check")) checks.emplace(arguments, data, interrupt);
-  const ModelFile file = open_model(arguments.path("MODEL"), WeightsAs::stored, console.progress());
+  const ModelFile file = model_from(arguments, WeightsAs::stored, console.progress());
   const auto tokenizer = open_tokenizer(file);
   check(tokenizer != nullptr, "{} has no tokenizer, which eval needs", file.path.string());
   const Context context(device_from(arguments, console.log()));

@@ -203,11 +203,11 @@ BrowserModel browser_model(const Arguments& arguments, const Console& console, c
   ModelFile model = open_model(path, WeightsAs::none, console.progress());
   if (!open_tokenizer(model))
     fail(Hint{"put its tokenizer.json or tokenizer.model beside it"}, "{} has no tokenizer", path.string());
-  if (model.format == "thimble" && !arguments.given("bits")) {
+  if (model.format == "thimble" && !arguments.given("bits") && !arguments.given("adapter")) {
     out.bytes = read_file(path, kMostRuntimeBytes << 6);
     read_artifact(std::as_bytes(std::span(out.bytes)), path.string(), WeightsAs::stored, console.progress());
   } else {
-    model = open_model(path, WeightsAs::floats, console.progress());
+    model = model_from(arguments, WeightsAs::floats, console.progress());
     if (const auto facts = training_facts(model, nullptr, path); facts && model.format != "thimble")
       model.metadata.emplace_back(kTrainingKey, training_record(*facts));
     out.bytes = arguments.given("bits")
@@ -446,7 +446,8 @@ int run_export(const Arguments& arguments, Console& console) {
   ExportRequest request = request_from(arguments, format, output);
   request.interrupt = &interrupt;
   request.progress = console.progress();
-  ModelFile model = open_model(arguments.path("MODEL"), WeightsAs::floats, console.progress());
+  ModelFile model =
+      model_from(arguments, format.adapters ? WeightsAs::stored : WeightsAs::floats, console.progress());
   if (const auto facts = training_facts(model, nullptr, arguments.path("MODEL"));
       facts && model.format != "thimble")
     model.metadata.emplace_back(kTrainingKey, training_record(*facts));

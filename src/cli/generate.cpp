@@ -175,7 +175,7 @@ int run_generate(const Arguments& arguments, Console& console) {
   if (arguments.flag("raw-logprobs") && !arguments.given("logprobs"))
     throw UsageError("--raw-logprobs needs --logprobs");
   std::string prompt = prompt_from(arguments);
-  const ModelFile file = open_model(arguments.path("MODEL"), WeightsAs::stored, console.progress());
+  const ModelFile file = model_from(arguments, WeightsAs::stored, console.progress());
   const auto tokenizer = open_tokenizer(file);
   check(tokenizer != nullptr, "{} has no tokenizer", file.path.string());
   const Context context(device_from(arguments, console.log()));

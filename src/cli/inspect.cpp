@@ -431,7 +431,7 @@ int run_inspect(const Arguments& arguments, Console& console) {
 Command inspect_command() {
   return {.name = "inspect",
           .summary = "show settings, tensors, tokenizer and training history of a model",
-          .arguments = {model_argument()},
+          .arguments = {{.name = "MODEL", .help = model_kinds_text()}},
           .options = {{.name = "verify",
                        .help = "read files above 64 MiB completely: check digests and show statistics"},
                       common::json(),

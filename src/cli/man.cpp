@@ -287,11 +287,12 @@ std::string accepted(const Key& key) {
     case KeyType::list:
       return "numbers, separated by commas";
     case KeyType::choice:
+    case KeyType::set:
       break;
   }
   std::vector<std::string> names;
   for (const std::string_view choice : key.choices) names.push_back(code(choice));
-  return joined(names, ", ");
+  return (key.type == KeyType::set ? "any of " : "") + joined(names, ", ");
 }
 
 std::string config_page() {

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstdlib>
 #include <string_view>
 
@@ -56,8 +57,20 @@ Option seed() {
 
 }  // namespace common
 
+namespace {
+
+Option adapter_option() {
+  return {.name = "adapter",
+          .value = "FILE[:SCALE]",
+          .help = "add the adapters of a run with lora_rank or of a PEFT folder",
+          .repeated = true};
+}
+
+}  // namespace
+
 std::vector<Option> options_of(const Command& command) {
   std::vector<Option> options = command.options;
+  if (std::ranges::any_of(command.arguments, &Argument::takes_adapters)) options.push_back(adapter_option());
   std::stable_partition(options.begin(), options.end(), [](const Option& option) { return !option.common; });
   if (std::ranges::any_of(options, &Option::advanced))
     options.push_back({.name = "help-all", .help = "show all options", .common = true});
@@ -105,7 +118,28 @@ std::string usage_of(const Command& command) {
 }
 
 Argument model_argument(Count count) {
-  return {.name = "MODEL", .help = model_kinds_text(), .count = count};
+  return {.name = "MODEL", .help = model_kinds_text(), .count = count, .takes_adapters = true};
+}
+
+std::vector<NamedAdapter> adapters_from(const Arguments& arguments) {
+  std::vector<NamedAdapter> adapters;
+  for (const std::string& text : arguments.list("adapter")) {
+    NamedAdapter adapter{.path = text};
+    const std::size_t colon = text.rfind(':');
+    if (!std::filesystem::exists(adapter.path) && colon != std::string::npos) {
+      const auto scale = parse_number<double>(std::string_view(text).substr(colon + 1));
+      if (!scale || !std::isfinite(*scale))
+        throw UsageError(fmt::format("--adapter expects FILE or FILE:SCALE, found '{}'", text));
+      adapter = {.path = text.substr(0, colon), .scale = *scale};
+    }
+    check(std::filesystem::exists(adapter.path), "--adapter: {} does not exist", adapter.path.string());
+    adapters.push_back(std::move(adapter));
+  }
+  return adapters;
+}
+
+ModelFile model_from(const Arguments& arguments, WeightsAs as, const ProgressOutput& progress) {
+  return open_adapted(arguments.path("MODEL"), adapters_from(arguments), as, progress);
 }
 
 Option output_option(std::string_view help) {

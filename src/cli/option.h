@@ -21,6 +21,7 @@
 
 #include "base/files.h"
 #include "base/log.h"
+#include "formats/adapters.h"
 #include "infer/sampler.h"
 #include "tensor/device.h"
 
@@ -56,6 +57,7 @@ struct Argument {
   std::string_view help = {};
   Count count = Count::one;  // only the last argument may be many or any
   std::vector<std::string_view> choices = {};
+  bool takes_adapters = false;  // the command has the option --adapter (model_from)
 
   bool is_list() const { return count == Count::many || count == Count::any; }
   bool may_be_absent() const { return count == Count::optional || count == Count::any; }
@@ -86,7 +88,7 @@ Option seed();
 
 }  // namespace common
 
-// All options of a command, including --help, in the order in which help lists them.
+// All options of a command, including --help and --adapter, in the order in which help lists them.
 std::vector<Option> options_of(const Command& command);
 
 // Parts of the help text, shared by --help, the man page, the reference and the completions.
@@ -95,7 +97,10 @@ std::string described(const Option& option);     // help, (required), (may be re
 std::string usage_of(const Argument& argument);  // "[FILE]..."
 std::string usage_of(const Command& command);    // "thimble pack MODEL -o FILE [options]"
 
-Argument model_argument(Count count = Count::one);  // MODEL: every kind of model
+// MODEL: every kind of model, with the adapters of --adapter.
+Argument model_argument(Count count = Count::one);
+ModelFile model_from(const Arguments& arguments, WeightsAs as, const ProgressOutput& progress = {});
+std::vector<NamedAdapter> adapters_from(const Arguments& arguments);
 
 // The output of a command: -o FILE and --force.
 struct Output {

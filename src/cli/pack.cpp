@@ -623,7 +623,7 @@ int run_pack(const Arguments& arguments, Console& console) {
   PackFlags flags = pack_flags(arguments);
   PosixFileOps ops;
   const Output output = output_from(arguments, ops);
-  ModelFile model = open_model(arguments.path("MODEL"), WeightsAs::floats, console.progress());
+  ModelFile model = model_from(arguments, WeightsAs::floats, console.progress());
   follow_preset(arguments, model, flags);
   add_training_record(arguments, model);
   PackRequest& request = flags.request;

@@ -114,7 +114,7 @@ int print_memorization(const Arguments& arguments, const std::string& data, Cons
   const MemorizationOptions options{
       .tokens = arguments.integer("tokens", {.least = 1, .most = kMostTokens}),
       .seed = static_cast<std::uint64_t>(arguments.integer("seed", {.least = 0}))};
-  const ModelFile file = open_model(arguments.path("MODEL"), WeightsAs::stored);
+  const ModelFile file = model_from(arguments, WeightsAs::stored);
   const auto tokenizer = open_tokenizer(file);
   check(tokenizer != nullptr, "{} has no tokenizer, which --memorized needs", file.path.string());
   SearchedData searched;
@@ -138,6 +138,7 @@ int run_qa(const Arguments& arguments, Console& console) {
   for (const std::string_view option : {"val-data", "documents", "text-field", "assistant", "tokens", "seed"})
     if (arguments.given(option)) throw UsageError(fmt::format("--{} applies only to --memorized", option));
   QaRequest request{.model = arguments.path("MODEL"),
+                    .adapters = adapters_from(arguments),
                     .data = data.name(),
                     .skipped = arguments.list("skip"),
                     .require = arguments.integer("require", {.least = 0}),

@@ -128,7 +128,7 @@ ServerOptions server_options(const Arguments& arguments) {
 
 int run_serve(const Arguments& arguments, Console& console) {
   ServerOptions options = server_options(arguments);
-  const ModelFile file = open_model(arguments.path("MODEL"), WeightsAs::stored, console.progress());
+  const ModelFile file = model_from(arguments, WeightsAs::stored, console.progress());
   const auto tokenizer = open_tokenizer(file);
   check(tokenizer != nullptr, "{} has no tokenizer, which serve needs", file.path.string());
   const Context context(device_from(arguments, console.log()));

@@ -19,7 +19,7 @@ int run_trace(const Arguments& arguments, Console& console) {
   const Output output = output_from(arguments, ops);
   const TraceTokens tokens = read_trace_tokens(SafetensorsFile::open(arguments.path("tokens")));
   const Context context(device_from(arguments, console.log()));
-  Model model = make_model(open_model(arguments.path("MODEL")), context,
+  Model model = make_model(model_from(arguments, WeightsAs::floats), context,
                            dtype_from(arguments, context.device(), console.log()));
   make_folders(ops, folder_of(output.path));
   const TraceSummary summary = write_trace(

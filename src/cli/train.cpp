@@ -187,6 +187,7 @@ std::string memory_text(const Summary& s) {
     if (bytes != 0)
       table.row({std::string(what), fmt::format("{:.1f}", static_cast<double>(bytes) / (1 << 20))});
   };
+  row("base weights", s.base_bytes);
   row("parameters", s.weight_bytes);
   row("parameter gradients", s.gradient_bytes);
   row("optimizer", s.optimizer_bytes);
@@ -231,6 +232,7 @@ Json as_json(const DryRun& run) {
                                     .set("training", std::llround(s.training_flops_per_token)));
   report.set("tokens_per_step", s.tokens_per_step);
   report.set("memory_bytes", Json::object()
+                                 .set("base", s.base_bytes)
                                  .set("weights", s.weight_bytes)
                                  .set("gradients", s.gradient_bytes)
                                  .set("optimizer", s.optimizer_bytes)
@@ -392,13 +394,19 @@ TrainRequest resume_request(const Arguments& arguments, const NamedData& named, 
   DataSettings source = DataSettings::from_json(read_file(settings, kMaxSettingsBytes), settings.string());
   if (arguments.given("data")) source.data = std::filesystem::absolute(named.data.name());
   if (arguments.given("val-data")) source.val_data = std::filesystem::absolute(named.val_data.name());
+  const auto device = device_from(arguments, console.log(), ranks->local_rank());
+  std::optional<FrozenModel> base;
+  if (head.config.lora)
+    base = frozen(open_base(head.base, run.string(), console.progress()), device->device(),
+                  compute_dtype(head.config.train.dtype, device->device()));
   return {.config = changed_by(arguments, head.config),
           .tokenizer = std::move(head.tokenizer),
           .source = source,
           .source_was_named = arguments.given("data") || arguments.given("val-data"),
           .run = run,
-          .device = device_from(arguments, console.log(), ranks->local_rank()),
+          .device = device,
           .ranks = ranks,
+          .base = std::move(base),
           .resume = true,
           .checkpoint = checkpoint,
           .force = arguments.flag("force"),
@@ -418,17 +426,17 @@ int resume(const Arguments& arguments, Console& console, const std::shared_ptr<C
 }
 
 int dry_run(const ConfigBuilder& settings, const std::vector<std::string>& derivations,
-            const DeviceRuntime& runtime, Console& console) {
+            const StoredWeights* base, const DeviceRuntime& runtime, Console& console) {
   Config config = settings.resolve();
   const Device device = runtime.device();
   const std::int64_t available = available_memory(runtime);
   try {
-    config = with_micro_batch(config, available, device);
+    config = with_micro_batch(config, available, device, base);
   } catch (const Error& error) {  // print the plan even if this machine lacks the memory
     console.log().warning("{}", error.what());
-    config = with_micro_batch(config, 0, device);
+    config = with_micro_batch(config, 0, device, base);
   }
-  const DryRun run{settings, config, summarize(config, device), derivations, device, available};
+  const DryRun run{settings, config, summarize(config, device, base), derivations, device, available};
   if (console.json())
     console.print_json(as_json(run));
   else
@@ -467,9 +475,17 @@ struct Start {
                        Hint{"remove one of them; --depth scales the rates of the preset"});
     if (arguments.given("depth"))
       derivations = apply_depth(settings, arguments.integer("depth", {.least = 1, .most = kMaxDepth}));
+    const bool adapts = static_cast<bool>(settings.current().lora);
+    if (adapts && !arguments.given("init"))
+      throw UsageError("lora_rank trains adapters for a model, and none is named",
+                       Hint{"name it with --init MODEL"});
     if (!arguments.given("init")) return;
-    init = open_model(arguments.path("init"), arguments.flag("dry-run") ? WeightsAs::none : WeightsAs::floats,
-                      progress);
+    const WeightsAs as = adapts                      ? WeightsAs::stored
+                         : arguments.flag("dry-run") ? WeightsAs::none
+                                                     : WeightsAs::floats;
+    init = open_model(arguments.path("init"), as, progress);
+    check(!adapts || !init->adapters, Hint{"merge them first with `thimble merge`"},
+          "{} has adapters already", init->path.string());
     take_model_settings(*init, arguments.given("preset"), settings);
   }
   // Call it when the vocabulary is known. Returns a sentence about the optimizer, or "".
@@ -533,6 +549,12 @@ TrainRequest new_request(const Arguments& arguments, Console& console, Start& be
   if (begin.init) {
     check_same_tokens(*begin.init, *tokenizer);
     check_fits(*begin.init, request.config.model);
+    if (request.config.lora) {
+      const Device device = request.device->device();
+      request.base =
+          frozen(std::move(*begin.init), device, compute_dtype(request.config.train.dtype, device));
+      return request;
+    }
     const auto file = std::make_shared<ModelFile>(std::move(*begin.init));
     request.initial_weights = [file, config = request.config.model](std::span<float> weights) {
       copy_weights(*file, config, weights);
@@ -640,7 +662,12 @@ int run_train(const Arguments& arguments, Console& console) {
     if (std::string note = begin.choose_optimizer(arguments); !note.empty())
       begin.derivations.push_back(note);
     begin.finish_plan(nullptr, console);
-    return dry_run(begin.settings, begin.derivations, *device_from(arguments, console.log()), console);
+    const auto device = device_from(arguments, console.log());
+    std::optional<FrozenModel> base;
+    if (const Config& config = begin.settings.current(); config.lora)
+      base = frozen(std::move(*begin.init), device->device(),
+                    compute_dtype(config.train.dtype, device->device()));
+    return dry_run(begin.settings, begin.derivations, base ? base->weights.get() : nullptr, *device, console);
   }
   const std::shared_ptr<Communicator> ranks = ranks_from(arguments);
   Console silent(false, true);

@@ -92,6 +92,7 @@ std::vector<Option> setting_options(std::string_view preset, std::span<const Bas
       option.group = found->group;
       option.advanced = false;
     }
+    if (key.type == KeyType::set) option.value = "LIST", option.choices = {};
     if (key.type == KeyType::flag && !is_only_turned_on(key)) option.choices = {"true", "false"};
     if (key.type == KeyType::integer) option.value = "N";
     if (key.type == KeyType::number) option.value = "F";

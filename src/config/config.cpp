@@ -1,6 +1,7 @@
 #include "config/config.h"
 
 #include <algorithm>
+#include <cmath>
 #include <utility>
 
 #include "base/error.h"
@@ -41,6 +42,7 @@ void check_run_values(const Config& config) {
   check_values(config, ConfigPart::optimizer);
   check_values(config, ConfigPart::training);
   check_values(config, ConfigPart::pack);
+  check_values(config, ConfigPart::lora);
 }
 
 }  // namespace
@@ -51,6 +53,11 @@ std::int64_t micro_batch_rows(const Config& config) {
   const std::int64_t preferred =
       config.train.micro_batch > 0 ? config.train.micro_batch : kTokens / config.model.context;
   return std::clamp<std::int64_t>(preferred, 1, rows);
+}
+
+double LoraConfig::scale() const {
+  const double size = alpha > 0 ? alpha : 2 * static_cast<double>(rank);
+  return size / (stabilized ? std::sqrt(static_cast<double>(rank)) : static_cast<double>(rank));
 }
 
 double OptimizerConfig::rate(ParamGroup group) const {
@@ -226,6 +233,11 @@ void validate(const Config& config) {
   };
   check_pack_bits("pack_bits", config.pack.bits);
   check_pack_bits("pack_embed_bits", config.pack.embed_bits);
+  if (!config.lora) return;
+  check(!config.optimizer.uses_muon(), Hint{"use --optimizer adamw"},
+        "adapters are trained by Adam, but muon_steps is {}", config.optimizer.muon_steps);
+  check(t.qat_bits == 0, Hint{"remove qat_bits: the weights that would be quantized are not trained"},
+        "qat_bits ({}) and lora_rank ({}) cannot both be set", t.qat_bits, config.lora.rank);
 }
 
 }  // namespace thimble

@@ -1,8 +1,8 @@
 // All settings: of the model (ModelConfig), the optimizer (OptimizerConfig), the run (TrainConfig)
-// and the packing of its result (PackConfig).
+// its adapters (LoraConfig) and the packing of its result (PackConfig).
 //
 // Each member is a key of TOML files, of --set and, with dashes, a flag; the table in keys.cpp
-// gives the meaning of each key. Keys of PackConfig have the prefix `pack_`. A size of zero means
+// gives the meaning of each key. Keys of PackConfig and LoraConfig have the prefixes `pack_` and `lora_`. A size of zero means
 // "derived": resolved() replaces it. The default values describe a plain llama.
 //
 //   ConfigBuilder settings;                      // builder.h
@@ -214,11 +214,34 @@ struct RunState {
   bool operator==(const RunState&) const = default;
 };
 
+// The linear layers of a block that may have an adapter; `up` is the only input matrix of an MLP
+// without a gate. A set of them has bit i for the enumerator with value i.
+enum class LoraTarget { q, k, v, o, gate, up, down };
+struct LoraTargets {
+  std::uint32_t bits = 0x7F;
+  bool contains(LoraTarget target) const { return (bits >> static_cast<unsigned>(target) & 1u) != 0; }
+  bool operator==(const LoraTargets&) const = default;
+};
+
+// Low-rank adapters: training changes only these (model/adapter.h).
+struct LoraConfig {
+  std::int64_t rank = 0;  // 0: no adapters, all weights are trained
+  double alpha = 0;       // 0: 2 rank
+  double dropout = 0;
+  bool stabilized = false;
+  LoraTargets targets = {};
+
+  explicit operator bool() const { return rank > 0; }
+  double scale() const;  // alpha / rank; if stabilized alpha / sqrt(rank)
+  bool operator==(const LoraConfig&) const = default;
+};
+
 struct Config {
   ModelConfig model = {};
   OptimizerConfig optimizer = {};
   TrainConfig train = {};
   PackConfig pack = {};
+  LoraConfig lora = {};
   RunState state = {};
 
   bool operator==(const Config&) const = default;

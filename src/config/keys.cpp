@@ -20,7 +20,7 @@ namespace {
 constexpr double kMaxVocabulary = 1 << 22, kMaxContext = 1 << 20, kMaxLayers = 1 << 10, kMaxDim = 1 << 16;
 constexpr double kMaxHeads = 1 << 10, kMaxHeadDim = 1 << 10, kMaxHidden = 1 << 18;
 constexpr double kMaxSteps = 1e12, kMaxTokens = 1e12, kMaxBatch = 1 << 30, kMaxSeed = 9007199254740991.0;
-constexpr double kMaxRate = 100, kMaxStd = 100;
+constexpr double kMaxRate = 100, kMaxStd = 100, kMaxRank = 1 << 12;
 
 template <class Member>
 struct Owner;
@@ -51,6 +51,11 @@ template <>
 struct PlaceOf<PackConfig> {
   static constexpr ConfigPart part = ConfigPart::pack;
   static constexpr auto member = &Config::pack;
+};
+template <>
+struct PlaceOf<LoraConfig> {
+  static constexpr ConfigPart part = ConfigPart::lora;
+  static constexpr auto member = &Config::lora;
 };
 template <>
 struct PlaceOf<RunState> {
@@ -142,6 +147,11 @@ struct Names<LossOn> {
   static constexpr std::string_view all[] = {"assistant", "all"};
 };
 
+template <>
+struct Names<LoraTarget> {
+  static constexpr std::string_view all[] = {"q", "k", "v", "o", "gate", "up", "down"};
+};
+
 template <auto Member>
 Key choice(std::string_view name, std::string_view help) {
   using Enum = typename Owner<decltype(Member)>::value;
@@ -161,6 +171,43 @@ Key choice(std::string_view name, std::string_view help) {
                 const auto* const found = std::find(std::begin(Names<Enum>::all), std::end(Names<Enum>::all),
                                                     std::get<std::string>(value));
                 field<Member>(config) = static_cast<Enum>(found - std::begin(Names<Enum>::all));
+              }};
+}
+
+// The words of "q,k,v".
+std::vector<std::string_view> words_of_set(std::string_view text) {
+  std::vector<std::string_view> words;
+  while (true) {
+    const std::size_t comma = text.find(',');
+    words.push_back(text.substr(0, comma));
+    if (comma == std::string_view::npos) return words;
+    text.remove_prefix(comma + 1);
+  }
+}
+
+// Member: a struct whose `bits` has bit i for the enumerator with value i.
+template <auto Member, class Enum>
+Key set(std::string_view name, std::string_view help) {
+  static constexpr auto& names = Names<Enum>::all;
+  return {.name = name,
+          .dashed = with_dashes(name),
+          .type = KeyType::set,
+          .part = Place<Member>::part,
+          .help = help,
+          .choices = {std::begin(names), std::end(names)},
+          .get =
+              [](const Config& config) {
+                std::string text;
+                for (std::size_t i = 0; i < std::size(names); ++i)
+                  if (field<Member>(config).contains(static_cast<Enum>(i)))
+                    text += fmt::format("{}{}", text.empty() ? "" : ",", names[i]);
+                return KeyValue(text);
+              },
+          .put =
+              [](Config& config, const KeyValue& value) {
+                field<Member>(config).bits = 0;
+                for (const std::string_view word : words_of_set(std::get<std::string>(value)))
+                  field<Member>(config).bits |= 1u << (std::ranges::find(names, word) - std::begin(names));
               }};
 }
 
@@ -381,10 +428,24 @@ std::vector<Key> packing_keys() {
   };
 }
 
+std::vector<Key> adapter_keys() {
+  using L = LoraConfig;
+  return {
+      row<&L::rank>("lora_rank",
+                    "train low-rank adapters of this rank, and no other weights; 0: train all weights", 0,
+                    kMaxRank),
+      row<&L::alpha>("lora_alpha", "scale of the adapters times their rank; 0: twice the rank", 0, 1e6),
+      row<&L::dropout>("lora_dropout", "fraction of the adapters' inputs dropped in training", 0, 0.99),
+      row<&L::stabilized>("lora_stabilized", "divide lora_alpha by the root of the rank, as rsLoRA does"),
+      set<&L::targets, LoraTarget>("lora_targets", "linear layers with an adapter"),
+  };
+}
+
 std::vector<Key> build_keys() {
   const std::pair<std::string_view, std::vector<Key>> groups[] = {
       {"model", model_keys()},           {"optimizer", optimizer_keys()}, {"schedule", schedule_keys()},
       {"validation", validation_keys()}, {"averaging", averaging_keys()}, {"packing", packing_keys()},
+      {"adapters", adapter_keys()},
   };
   std::vector<Key> keys;
   for (const auto& [group, rows] : groups)
@@ -429,9 +490,10 @@ std::string expected(const Key& key) {
     case KeyType::list:
       return "numbers, separated by commas";
     case KeyType::choice:
+    case KeyType::set:
       break;
   }
-  std::string text;
+  std::string text = key.type == KeyType::set ? "one or more of " : "";
   for (std::size_t i = 0; i < key.choices.size(); ++i)
     text += fmt::format("{}{}", i == 0 ? "" : i + 1 == key.choices.size() ? " or " : ", ", key.choices[i]);
   return text;
@@ -458,6 +520,9 @@ bool is_numeric(const Key& key) {
 
 // nullopt if the value has another type. An integer is accepted as a number.
 std::optional<KeyValue> in_type_of(const Key& key, const KeyValue& value) {
+  const auto is_name = [&](std::string_view word) {
+    return std::ranges::find(key.choices, word) != key.choices.end();
+  };
   switch (key.type) {
     case KeyType::integer:
       if (std::holds_alternative<std::int64_t>(value)) return value;
@@ -471,7 +536,11 @@ std::optional<KeyValue> in_type_of(const Key& key, const KeyValue& value) {
       return std::nullopt;
     case KeyType::choice:
       if (const auto* text = std::get_if<std::string>(&value))
-        if (std::find(key.choices.begin(), key.choices.end(), *text) != key.choices.end()) return value;
+        if (is_name(*text)) return value;
+      return std::nullopt;
+    case KeyType::set:
+      if (const auto* text = std::get_if<std::string>(&value))
+        if (std::ranges::all_of(words_of_set(*text), is_name)) return value;
       return std::nullopt;
     case KeyType::list:
       if (const auto* text = std::get_if<std::string>(&value); text && numbers_in(*text)) return value;

@@ -15,13 +15,14 @@
 
 namespace thimble {
 
-// The value of a key; a choice is stored by name, a list of numbers as text.
+// The value of a key; a choice is stored by name, a set as its names with commas between them, a
+// list of numbers as text.
 using KeyValue = std::variant<std::int64_t, double, bool, std::string>;
 
-enum class KeyType { integer, number, flag, choice, list };
+enum class KeyType { integer, number, flag, choice, set, list };
 
 // The struct of Config that stores a key.
-enum class ConfigPart { model, optimizer, training, pack, state };
+enum class ConfigPart { model, optimizer, training, pack, lora, state };
 
 struct Key {
   std::string_view name;  // "rope_base"
@@ -31,7 +32,7 @@ struct Key {
   std::string_view group = {};  // heading in help and documentation: "model", "schedule", ...
   std::string_view help;
   double least = 0, most = 0;                  // integer and number; integers below 2^53 are exact
-  std::vector<std::string_view> choices = {};  // in the order of the enum
+  std::vector<std::string_view> choices = {};  // of a choice or set, in the order of the enum
   KeyValue (*get)(const Config&) = nullptr;
   void (*put)(Config&, const KeyValue&) = nullptr;  // the value must have the type of the key
 
@@ -65,10 +66,10 @@ void check_values(const Config& config, ConfigPart part);
 KeyValue value_from_text(const Key& key, std::string_view text, std::string_view where);
 
 // "30.0", "true" or "relu2": the form that value_from_text() reads. TOML puts quotes around
-// choices and lists.
+// choices, sets and lists.
 std::string value_text(const KeyValue& value);
 inline bool is_quoted(const Key& key) {
-  return key.type == KeyType::choice || key.type == KeyType::list;
+  return key.type == KeyType::choice || key.type == KeyType::set || key.type == KeyType::list;
 }
 
 // The numbers of a list such as "1.0,1.1"; nullopt if one of them is not a number.

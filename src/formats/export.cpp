@@ -10,6 +10,7 @@
 
 #include "base/error.h"
 #include "base/rng.h"
+#include "formats/adapters.h"
 #include "formats/gguf_model.h"
 #include "formats/model_file.h"
 #include "model/rows.h"
@@ -96,7 +97,7 @@ ExportFormat safetensors_export();
 
 std::span<const ExportFormat> export_formats() {
   static const std::vector<ExportFormat> formats = {gguf_export(), ollama_export(), hugging_face_export(),
-                                                    safetensors_export()};
+                                                    safetensors_export(), peft_export()};
   return formats;
 }
 

@@ -56,6 +56,7 @@ struct ExportFormat {
   bool rounds_vectors = false;  // the type applies to all tensors, not only to matrices
   bool folder = false;          // the output is a folder, not a file
   bool folds = false;           // supports ExportRequest::architecture and drop_softcap
+  bool adapters = false;        // writes only the adapters of a model opened with WeightsAs::stored
 };
 
 std::span<const ExportFormat> export_formats();

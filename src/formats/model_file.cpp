@@ -2,12 +2,14 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <charconv>
 
 #include "base/error.h"
 #include "base/files.h"
 #include "base/text.h"
 #include "config/toml.h"
+#include "formats/adapters.h"
 #include "formats/architectures.h"
 #include "formats/artifact.h"
 #include "formats/gguf_import.h"
@@ -55,6 +57,15 @@ std::optional<TokenizerFile> read_tokenizer(const SafetensorsFile& file, const M
                        .adds_bos = adds_bos ? std::optional(*adds_bos == 1) : std::nullopt};
 }
 
+// The tables of both models must be equal: stored weights are found by their place.
+void check_same_shapes(const ModelConfig& base, const ModelConfig& adapted, std::string_view name,
+                       std::string_view base_name) {
+  const ParamTable theirs(base), ours(adapted);
+  const auto same = [](const Param& a, const Param& b) { return a.name == b.name && a.dims == b.dims; };
+  check(std::ranges::equal(theirs.all(), ours.all(), same),
+        "{} contains adapters for a model of another shape than {}", name, base_name);
+}
+
 // Common part of reading a state dict and a checkpoint.
 ModelFile open_weights(SafetensorsFile opened, const fs::path& path, const Config& config,
                        std::string_view prefix, WeightsAs as = WeightsAs::floats) {
@@ -81,6 +92,29 @@ SafetensorsFile::TensorFilter wanted_for(WeightsAs as) {
   return [](std::string_view name) { return !name.starts_with(kOptimizerPrefix); };
 }
 
+// A checkpoint that contains adapters: its base with these adapters. A resumed run reads its own
+// settings; for all others the model is one without lora_rank.
+ModelFile open_adapters_of(const SafetensorsFile& file, const fs::path& path, const Config& config, WeightsAs as,
+                       const ProgressOutput& progress) {
+  const std::string *base = file.find_metadata(kBaseKey), *digest = file.find_metadata(kBaseDigestKey);
+  check(base && digest, "{} contains adapters: expected metadata {} and {}", path.string(), kBaseKey,
+        kBaseDigestKey);
+  ModelFile out;
+  out.path = path;
+  out.format = "safetensors";
+  out.architecture = architecture_of(config.model);
+  out.config = config;
+  out.config.lora = {};
+  append_tensors(file, out.tensors);
+  if (as == WeightsAs::none) return out;
+  ModelFile model = open_base({*base, *digest}, path.string(), progress);
+  check_same_shapes(model.config.model, config.model, path.string(), *base);
+  out.stored = std::move(model.stored);
+  add_adapters(out, path, 1, progress);
+  if (as != WeightsAs::stored) merge(out);
+  return out;
+}
+
 ModelFile open_checkpoint(const fs::path& path, WeightsAs as, const ProgressOutput& progress) {
   SafetensorsFile file = SafetensorsFile::open(path, wanted_for(as), progress);
   const std::string* toml = file.find_metadata(kConfigKey);
@@ -96,7 +130,8 @@ ModelFile open_checkpoint(const fs::path& path, WeightsAs as, const ProgressOutp
   const std::string layout_text = layout ? *layout : "";
   auto metadata = file.metadata();
 
-  ModelFile out = open_weights(std::move(file), path, config, "", as);
+  ModelFile out = config.lora ? open_adapters_of(file, path, config, as, progress)
+                              : open_weights(std::move(file), path, config, "", as);
   out.step = step;
   out.tokenizer = std::move(tokenizer);
   out.layout = layout_text;
@@ -125,6 +160,7 @@ ModelFile open_artifact_model(const fs::path& path, WeightsAs as, const Progress
 constexpr ModelKind kModelKinds[] = {
     {.what = "run folder", .is_folder = is_run_folder, .open = open_run},
     {.what = "checkpoint", .open = open_checkpoint},
+    {.what = "PEFT folder", .is_folder = is_peft_folder, .open = open_peft},
     {.what = "artifact", .is_file = is_artifact, .ending = ".thimble", .open = open_artifact_model},
     {.what = "GGUF", .is_folder = is_gguf_folder, .is_file = is_gguf, .open = open_gguf},
     {.what = "Hugging Face folder", .is_folder = is_hugging_face_folder, .open = open_hugging_face},
@@ -192,6 +228,7 @@ std::vector<float> float_weights(const ModelFile& file) {
   const ParamTable table(file.config.model);
   std::vector<float> weights(static_cast<std::size_t>(table.block_size()));
   file.stored->unpack(table, weights);
+  if (file.adapters) merge_adapters(table, file.adapters->table, file.adapters->values, weights);
   return weights;
 }
 

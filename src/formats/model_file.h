@@ -69,6 +69,19 @@ struct StoredTensor {
   std::uint64_t bytes;
 };
 
+// The model that adapters were trained for. The digest is that of its stored weights; empty if it
+// is not known.
+struct AdapterBase {
+  std::string path, digest;
+};
+
+// Adapters for the weights of a model, laid out by table.params().
+struct Adapters {
+  AdapterTable table;
+  std::vector<float> values;
+  AdapterBase base = {};
+};
+
 struct ModelFile {
   std::filesystem::path path;  // the file opened; for a run folder, the checkpoint
   std::string format;          // "safetensors", "thimble", "gguf", "huggingface", "npz" or "int8.ptz"
@@ -76,6 +89,7 @@ struct ModelFile {
   Config config;               // resolved; training settings are defaults if absent
   std::vector<float> weights;  // laid out by ParamTable(config.model); empty for stored and none
   std::shared_ptr<const StoredWeights> stored = nullptr;  // set for WeightsAs::stored
+  std::shared_ptr<const Adapters> adapters = nullptr;     // beside `stored`; merged into `weights`
   std::optional<TokenizerFile> tokenizer;
   std::string layout;                 // chat layout; empty: none
   std::optional<std::int64_t> step;   // set for checkpoints of a run
@@ -111,10 +125,12 @@ ModelFile open_model(const std::filesystem::path& path, WeightsAs as = WeightsAs
 // ParamTable. With a prefix, tensors that do not have it are ignored.
 ModelFile open_state_dict(const std::filesystem::path& path, const Config& config, std::string_view prefix);
 
-// The weights as floats; dequantizes them if the file was opened with WeightsAs::stored.
+// The weights as floats, adapters merged; dequantizes them if the file was opened with
+// WeightsAs::stored.
 std::vector<float> float_weights(const ModelFile& file);
 
-// Creates a model with an f32 copy of file.weights, or one that uses file.stored. On the CPU,
+// Creates a model with an f32 copy of file.weights, or one that uses file.stored and copies
+// file.adapters. On the CPU,
 // stored weights are shared, and with bf16 only the non-integer tensors are copied. On a GPU, every
 // matrix is expanded to `dtype` when it is uploaded.
 Model make_model(const ModelFile& file, const Context& context, DType dtype = DType::f32);

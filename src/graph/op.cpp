@@ -82,7 +82,8 @@ class CallCheck {
       if (dtype == rows || (dtypes({dtype}) & kStored) == 0) continue;
       check((kernels_.stored & dtypes({dtype})) != 0, "[{}] has no {} kernel for input {} stored as {}",
             op_.name, backend_.name, i, dtype_name(dtype));
-      check(!gradients, "[{}] has no backward for input {} stored as {}", op_.name, i, dtype_name(dtype));
+      check(i >= call_.d_in.size() || !call_.d_in[i], "[{}] has no gradient of input {} stored as {}",
+            op_.name, i, dtype_name(dtype));
     }
   }
 

@@ -15,6 +15,7 @@
 #include "ops/embedding.h"
 #include "ops/head_loss.h"
 #include "ops/linear.h"
+#include "ops/low_rank.h"
 #include "ops/norm.h"
 #include "ops/residual.h"
 #include "ops/rope.h"
@@ -190,7 +191,17 @@ class Gpt {
 
   Value linear(Value x, ParamView weight, ParamView bias) {
     const Matrix w = matrix(weight, o_.qat_bits);
-    return op::linear(t_, x, w.values, param(bias), o_.mode == Mode::decoding, w.scales);
+    const bool invariant = o_.mode == Mode::decoding;
+    const Value y = op::linear(t_, x, w.values, param(bias), invariant, w.scales);
+    const MatrixAdapter* adapter = o_.adapters ? o_.adapters->of(weight) : nullptr;
+    if (!adapter) return y;
+    const Value h =
+        op::linear(t_, dropout(x, o_.adapters->lora().dropout), adapter_matrix(adapter->a), {}, invariant);
+    return op::low_rank(t_, y, h, adapter_matrix(adapter->b),
+                        {.scale = static_cast<float>(o_.adapters->lora().scale()),
+                         .rank = static_cast<std::int32_t>(o_.adapters->lora().rank),
+                         .widths = adapter->widths,
+                         .adapted = adapter->adapted});
   }
 
   Value embedding(ParamView table, Value index, Value order) {
@@ -212,7 +223,7 @@ class Gpt {
     auto [entry, inserted] = stored_.try_emplace(view.offset);
     if (!inserted) return entry->second;
     const StoredWeights::Stored stored = o_.stored->view(view);
-    const std::string name = name_at(view.offset);
+    const std::string name = name_at(p_, view.offset);
     entry->second.values = t_.stored(name, stored.values.shape());
     g_.parameters.emplace_back(entry->second.values, view);
     if (stored.scales) {
@@ -229,9 +240,18 @@ class Gpt {
     return entry->second;
   }
 
-  Value dropout(Value x) {
-    return c_.dropout > 0 && o_.mode == Mode::training
-               ? op::dropout(t_, x, g_.dropout_seed, static_cast<float>(c_.dropout))
+  Value adapter_matrix(ParamView view) {
+    auto [entry, inserted] = adapters_.try_emplace(view.offset);
+    if (!inserted) return entry->second;
+    const Value master = t_.parameter(name_at(o_.adapters->params(), view.offset), view.rows, view.cols);
+    g_.adapters.emplace_back(master, view);
+    return entry->second = op::compute_copy(t_, master, 0);
+  }
+
+  Value dropout(Value x) { return dropout(x, c_.dropout); }
+  Value dropout(Value x, double fraction) {
+    return fraction > 0 && o_.mode == Mode::training
+               ? op::dropout(t_, x, g_.dropout_seed, static_cast<float>(fraction))
                : x;
   }
 
@@ -241,15 +261,17 @@ class Gpt {
     if (!view) return {};
     auto [entry, inserted] = parameters_.try_emplace(view.offset);
     if (inserted) {
-      entry->second = t_.parameter(name_at(view.offset), view.rows, view.cols);
+      const std::string name = name_at(p_, view.offset);
+      entry->second = o_.stored ? t_.stored(name, {view.rows, view.cols, statistic_dtype(o_.dtype)})
+                                : t_.parameter(name, view.rows, view.cols);
       g_.parameters.emplace_back(entry->second, view);
     }
     return entry->second;
   }
 
   // For a group (q;k;v) the name of its first tensor; for a single row the name of its tensor.
-  std::string name_at(std::int64_t offset) const {
-    const auto params = p_.all();
+  static std::string name_at(const ParamTable& table, std::int64_t offset) {
+    const auto params = table.all();
     const auto after = std::ranges::upper_bound(params, offset, {}, &Param::offset);
     return std::prev(after)->name;
   }
@@ -273,7 +295,8 @@ class Gpt {
     g_.slot = integers("slot", N, decoding);
     g_.gather = integers("gather", o_.gathered, decoding && o_.gathered > 0);
     g_.target = integers("target", N, !decoding);
-    g_.dropout_seed = integers("dropout_seed", 2, c_.dropout > 0 && o_.mode == Mode::training);
+    const bool drops = c_.dropout > 0 || (o_.adapters && o_.adapters->lora().dropout > 0);
+    g_.dropout_seed = integers("dropout_seed", 2, drops && o_.mode == Mode::training);
     if (!decoding) g_.weight = t_.floats("weight", N, 1);
     // Without RoPE the query norm and gain still use the rope op, which needs at least one column
     // pair. Its table then contains only the angle 0.
@@ -311,6 +334,7 @@ class Gpt {
   std::map<std::int64_t, Value> parameters_;
   std::map<std::pair<int, int>, Value> copies_;  // by parameter and bits
   std::map<std::int64_t, Matrix> stored_;
+  std::map<std::int64_t, Value> adapters_;
 };
 
 }  // namespace

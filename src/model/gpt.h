@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "graph/tape.h"
+#include "model/adapter.h"
 #include "model/params.h"
 #include "model/stored_weights.h"
 
@@ -26,8 +27,9 @@ struct GptOptions {
   bool logits = false;        // scoring: keep the logits as well as the nats (for tracing)
   DType dtype = DType::f32;
   int head_chunk = 1024;  // number of rows whose logits are in memory at the same time
-  // Scoring and decoding: the stored weights; nullptr: f32 master weights.
+  // The stored weights, which are not trained; nullptr: f32 master weights.
   const StoredWeights* stored = nullptr;
+  const AdapterTable* adapters = nullptr;  // may be null; training stored weights needs it
 };
 
 // A recorded forward pass with its inputs and outputs. Inputs that the model does not use are
@@ -39,7 +41,13 @@ struct GptGraph {
   std::vector<Value> k_cache, v_cache;  // decoding: one of each per pass of a layer, [slots context, K D]
   std::vector<std::pair<Value, ParamView>> parameters;  // each parameter's position in the block
   std::vector<std::pair<Value, ParamView>> scales;      // scales of stored integer matrices
+  std::vector<std::pair<Value, ParamView>> adapters;    // positions in the block of the AdapterTable
   Value nats, logits;
+
+  // The parameters that have gradients.
+  const std::vector<std::pair<Value, ParamView>>& trained() const {
+    return adapters.empty() ? parameters : adapters;
+  }
 };
 
 GptGraph record_gpt(const ModelConfig& config, const ParamTable& params, const GptOptions& options);

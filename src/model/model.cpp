@@ -59,9 +59,12 @@ std::int64_t rope_tables(const ModelConfig& config) {
 
 // A GPU needs many rows to be fully used: up to 256 MiB of f32 logits. On the CPU a chunk should
 // fit into the cache.
-int head_chunk(const ModelConfig& config, Device device) {
-  constexpr std::int64_t kCpuRows = 1024, kLogits = std::int64_t{64} << 20;
-  if (device == Device::cpu) return kCpuRows;
+// A frozen head has no gradient, whose sum would be read and written for every chunk.
+int head_chunk(const ModelConfig& config, Device device, bool frozen) {
+  constexpr std::int64_t kCpuRows = 1024, kLogits = std::int64_t{64} << 20, kFrozenLogits = kLogits / 2;
+  if (device == Device::cpu)
+    return static_cast<int>(frozen ? std::clamp<std::int64_t>(kFrozenLogits / config.vocab_size, 64, kCpuRows)
+                                   : kCpuRows);
   return static_cast<int>(std::max(kCpuRows, kLogits / config.vocab_size));
 }
 
@@ -99,13 +102,14 @@ Model::Model(const ModelConfig& config, const Context& context, DType dtype)
     : Model(config, context, dtype, nullptr) {}
 
 Model::Model(const ModelConfig& config, const Context& context, DType dtype,
-             std::shared_ptr<const StoredWeights> weights)
+             std::shared_ptr<const StoredWeights> weights, std::shared_ptr<const AdapterTable> adapters)
     : config_(config),
       params_(config),
       context_(&context),
       dtype_(dtype),
       stored_(std::move(weights)),
-      weights_(context.runtime(), stored_ ? 0 : params_.block_size(), "the weights",
+      adapters_(std::move(adapters)),
+      weights_(context.runtime(), stored_ && !adapters_ ? 0 : trained_params().block_size(), "the weights",
                "lower dim, layers or vocab_size"),
       turns_(context.runtime(), rope_tables(config) * config.context * rope_columns(config), "the RoPE table",
              "lower the context"),
@@ -137,7 +141,7 @@ void Model::fill_turns_table() {
 }
 
 std::span<float> Model::float_weights() const {
-  check(!stored_, "[model] stored weights cannot be accessed as floats");
+  check(!stored_ || adapters_, "[model] stored weights cannot be accessed as floats");
   return weights_.all();
 }
 
@@ -157,8 +161,9 @@ BoundProgram& Model::program_for(ProgramKey key) {
   key.loop_on = loop_on_;
   GptOptions options = gpt_options(key);
   options.dtype = dtype_;
-  options.head_chunk = head_chunk(config_, context_->device());
+  options.head_chunk = head_chunk(config_, context_->device(), adapters_ != nullptr);
   options.stored = stored_.get();
+  options.adapters = adapters_.get();
   return programs_->get(key, [&] {
     GptGraph graph = record_gpt(config_, params_, options);
     const auto* training = std::get_if<ForTraining>(&key.purpose);
@@ -196,6 +201,8 @@ void Model::bind_parameters(BoundProgram& bound) {
     bound.program().bind(value, stored_
                                     ? stored_on_device(stored_->view(view).values)
                                     : on_device(weights_.on_device() + view.offset, view.rows, view.cols));
+  for (const auto& [value, view] : bound.graph().adapters)
+    bound.program().bind(value, on_device(weights_.on_device() + view.offset, view.rows, view.cols));
   for (const auto& [value, view] : bound.graph().scales)
     bound.program().bind(value, stored_on_device(stored_->view(view).scales));
 }
@@ -231,7 +238,7 @@ void Model::run(BoundProgram& bound) {
 }
 
 BoundProgram& Model::training_program(std::int64_t rows, const GradientOptions& options) {
-  check(!stored_, "[model] stored weights are for inference and cannot be trained");
+  check(!stored_ || adapters_, "[model] stored weights without adapters cannot be trained");
   return program_for({.rows = rows, .purpose = training_purpose(options)});
 }
 
@@ -246,7 +253,7 @@ void Model::keep_training_programs(std::span<const std::int64_t> rows, const Gra
 
 void Model::bind_gradients(BoundProgram& bound, float* gradients) {
   if (std::exchange(bound.gradients, gradients) == gradients) return;
-  for (const auto& [value, view] : bound.graph().parameters)
+  for (const auto& [value, view] : bound.graph().trained())
     bound.program().bind_gradient(value, on_device(gradients + view.offset, view.rows, view.cols));
 }
 
@@ -259,6 +266,7 @@ double Model::add_gradients(const Rows& rows, std::span<float> gradients, const 
     bind_gradients(bound, gradients.data());
     prepare(bound);
     bound.program().run(profile_, options.after_step ? *options.after_step : Program::AfterStep{});
+    if (stored_) stored_->check_files();
   } else {
     add_gradients_of_device(bound, gradients);
   }
@@ -266,7 +274,7 @@ double Model::add_gradients(const Rows& rows, std::span<float> gradients, const 
 }
 
 void Model::add_gradients_of_device(BoundProgram& bound, std::span<float> gradients) {
-  FloatArena block(context_->runtime(), params_.block_size(), "the gradients",
+  FloatArena block(context_->runtime(), trained_params().block_size(), "the gradients",
                    "lower dim, layers or vocab_size");
   bind_gradients(bound, block.on_device());
   run(bound);
@@ -414,19 +422,22 @@ MemoryPlan Model::scoring_plan(std::int64_t rows) const {
                                      .rows = rows,
                                      .loop_on = loop_on_,
                                      .dtype = dtype_,
-                                     .head_chunk = head_chunk(config_, device()),
-                                     .stored = stored_.get()});
+                                     .head_chunk = head_chunk(config_, device(), adapters_ != nullptr),
+                                     .stored = stored_.get(),
+                                     .adapters = adapters_.get()});
   const Backend& backend = backend_of(device());
   const Schedule schedule = schedule_for(graph.tape, {.training = false, .keep = {graph.nats}}, backend);
   return plan_memory(graph.tape, schedule, backend);
 }
 
 MemoryPlan training_plan(const ModelConfig& config, std::int64_t rows, const GradientOptions& options,
-                         DType dtype, Device device, bool loop_on) {
+                         DType dtype, Device device, bool loop_on, const FrozenBase& base) {
   const ParamTable params(config);
   GptOptions recorded{
       .mode = Mode::training, .rows = rows, .loop_on = loop_on, .qat_bits = options.qat_bits, .dtype = dtype};
-  recorded.head_chunk = head_chunk(config, device);
+  recorded.head_chunk = head_chunk(config, device, base.adapters != nullptr);
+  recorded.stored = base.weights;
+  recorded.adapters = base.adapters;
   const GptGraph graph = record_gpt(config, params, recorded);
   const Backend& backend = backend_of(device);
   const Schedule schedule = schedule_for(

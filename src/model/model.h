@@ -42,10 +42,17 @@ struct GradientOptions {
   const Program::AfterStep* after_step = nullptr;  // called after every step of the program; may be null
 };
 
+// Stored weights that stay as they are, and the adapters that are trained; or neither.
+struct FrozenBase {
+  const StoredWeights* weights = nullptr;
+  const AdapterTable* adapters = nullptr;
+};
+
 // The memory for forward and backward of `rows` rows, without weights and optimizer. A GPU plan
 // requires the CUDA plugin.
 MemoryPlan training_plan(const ModelConfig& config, std::int64_t rows, const GradientOptions& options,
-                         DType dtype = DType::f32, Device device = Device::cpu, bool loop_on = true);
+                         DType dtype = DType::f32, Device device = Device::cpu, bool loop_on = true,
+                         const FrozenBase& base = {});
 
 // The rows that are scored at a time on the CPU beside training programs of so many rows. Fewer
 // than 1024 would be slow, and more than 8192 bring nothing.
@@ -56,23 +63,27 @@ class Model {
   // `config` must be resolved; `context` must outlive the model. Weights are f32 and start at 0.
   // `dtype` is the dtype of computations and activations: f32 or bf16, on a GPU also f16.
   Model(const ModelConfig& config, const Context& context, DType dtype = DType::f32);
-  // For scoring and decoding with stored weights. On a GPU they must come from stored_for_gpu();
-  // they are copied to the GPU once.
+  // With stored weights. On a GPU they must come from stored_for_gpu(); they are copied to the GPU
+  // once. With adapters, which start at 0, these can be trained; without them, the model can only
+  // score and decode.
   Model(const ModelConfig& config, const Context& context, DType dtype,
-        std::shared_ptr<const StoredWeights> weights);
+        std::shared_ptr<const StoredWeights> weights, std::shared_ptr<const AdapterTable> adapters = nullptr);
   ~Model();
   Model(Model&&) noexcept;
 
   const ModelConfig& config() const { return config_; }
   const ParamTable& params() const { return params_; }
+  // The table of weights(): of the adapters if there are any, else params().
+  const ParamTable& trained_params() const { return adapters_ ? adapters_->params() : params_; }
+  const AdapterTable* adapters() const { return adapters_.get(); }
   DType dtype() const { return dtype_; }
   Device device() const { return context_->device(); }
   const std::shared_ptr<DeviceRuntime>& runtime() const { return context_->runtime(); }
 
-  // nullptr: the weights are f32, in weights().
+  // nullptr: all weights are f32, in weights().
   const StoredWeights* stored_weights() const { return stored_.get(); }
 
-  // The f32 weights in host memory, in the layout of params(). Call weights_changed() after writing
+  // The f32 weights in host memory, in the layout of trained_params(). Call weights_changed() after writing
   // them. If training changes them on a device, call device_weights_changed() after each change and
   // fetch_weights() before reading them here.
   std::span<float> weights() { return float_weights(); }
@@ -166,8 +177,10 @@ class Model {
   const Context* context_;
   DType dtype_;
   std::shared_ptr<const StoredWeights> stored_;
+  std::shared_ptr<const AdapterTable> adapters_;
   Arena stored_block_;          // GPU copy of the stored weights
-  FloatArena weights_, turns_;  // weights_ is empty if stored_ is set; turns_: the RoPE table
+  FloatArena weights_, turns_;  // weights_: by trained_params(), empty if all weights are stored;
+                                // turns_: the RoPE table
   std::unique_ptr<ProgramCache<BoundProgram>> programs_;
   struct Recorded {
     std::unique_ptr<RecordedDecode> decode;

@@ -17,12 +17,6 @@ namespace thimble {
 
 namespace {
 
-constexpr std::int64_t kAlignedElements = 16;  // 64 bytes
-
-std::int64_t aligned(std::int64_t elements) {
-  return (elements + kAlignedElements - 1) / kAlignedElements * kAlignedElements;
-}
-
 const RoleRow& facts_of(Role role) {
   return all_roles()[static_cast<std::size_t>(role)];
 }
@@ -49,6 +43,16 @@ ParamTable::ParamTable(const ModelConfig& config) {
     if (dims_of(config, group.front())) lay_out(config, group);
   }
   for (std::size_t i = 0; i < params_.size(); ++i) by_name_.emplace(params_[i].name, i);
+}
+
+ParamTable::ParamTable(std::vector<Param> params) : params_(std::move(params)) {
+  for (std::size_t i = 0; i < params_.size(); ++i) {
+    const Param& param = params_[i];
+    by_name_.emplace(param.name, i);
+    count_ += param.count();
+    group_counts_[static_cast<std::size_t>(param.group)] += param.count();
+    block_size_ = aligned(param.offset + param.count());
+  }
 }
 
 void ParamTable::lay_out(const ModelConfig& config, std::span<const Role> group) {

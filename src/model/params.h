@@ -71,6 +71,11 @@ enum class Role : std::uint8_t {
 };
 inline constexpr int kRoles = static_cast<int>(Role::bigram_scale) + 1;
 
+// Matrices and vectors start at multiples of 16 elements, which are 64 bytes.
+constexpr std::int64_t aligned(std::int64_t elements) {
+  return (elements + 15) / 16 * 16;
+}
+
 struct Init {
   enum class Kind {
     constant,    // value
@@ -117,6 +122,8 @@ struct ParamView {
 class ParamTable {
  public:
   explicit ParamTable(const ModelConfig& config);  // resolved
+  // A table of other parameters, laid out by their offsets. It has no views and no strides.
+  explicit ParamTable(std::vector<Param> params);
 
   std::span<const Param> all() const { return params_; }  // by offset
   const Param* find(std::string_view name) const;         // nullptr: no such tensor

@@ -119,7 +119,7 @@ constinit const OpDefinition op::kHeadLoss = {
                 {"weight", is::differentiable | is::parameter | is::saved},
                 {"target", is::saved},
                 {"row weight", is::saved},
-                {"scales"}}},
+                {"scales", is::saved}}},
     .outputs = {{{.name = "nats"}}},
     .shapes = head_loss_shapes,
     .reference = &reference_kernels<HeadLossFormula>,

@@ -28,8 +28,8 @@ namespace thimble {
 // logits are computed once.
 //
 // Logits and nats are f32 for every dtype of x; dz is rounded to x's dtype before it is multiplied.
-// Without gradients, w may be a stored matrix (ops/linear.h), with scales if it is i8; it is
-// unpacked for the call.
+// Without a gradient of its own, w may be a stored matrix (ops/linear.h), with scales if it is i8;
+// it is unpacked in panels.
 
 struct HeadLossAttributes {
   float cap = 0;

@@ -64,7 +64,7 @@ constinit const OpDefinition op::kLinear = {
     .inputs = {{{"x", is::differentiable | is::saved},
                 {"weight", is::differentiable | is::parameter | is::saved},
                 {"bias", is::differentiable | is::parameter},
-                {"scales"}}},
+                {"scales", is::saved}}},
     .outputs = {{{.name = "y"}}},
     .shapes = linear_shapes,
     .reference = &reference_kernels<LinearFormula>,

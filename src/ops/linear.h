@@ -15,7 +15,7 @@
 // `invariant` is for inference: the other rows of a call do not change the bits of a row, and a
 // stored w is read without unpacking. It is slower for many rows. On a GPU it holds for up to 64
 // rows in bf16 with I a multiple of 8, and w may not be stored. Without `invariant`, a stored w is
-// unpacked for the call into memory of its full size.
+// unpacked for the call into memory of its full size, in forward and for dx; it has no dw.
 #pragma once
 
 #include <cstdint>

@@ -8,6 +8,7 @@
 #include "ops/head_loss.h"
 #include "ops/kernel_choice.h"
 #include "ops/linear.h"
+#include "ops/low_rank.h"
 #include "ops/norm.h"
 #include "ops/residual.h"
 #include "ops/rope.h"
@@ -22,6 +23,7 @@ constexpr const OpDefinition* kOps[] = {
     &op::kCachedAttention, &op::kActivation, &op::kAddScaled, &op::kResidualMix,
     &op::kResidualNorm,    &op::kGatedSkip,  &op::kDropout,   &op::kGather,
     &op::kSoftcap,         &op::kHeadLoss,   &op::kCast,      &op::kFakeQuant,
+    &op::kLowRank,
 };
 
 constexpr Backend kReference = {

@@ -26,7 +26,7 @@ DeviceStep::DeviceStep(const Context& context, const StepKernels& kernels, Model
       config_(config),
       capture_(capture),
       gpus_(gpus),
-      gradients_(context.runtime(), model.params().block_size(), "the gradients", kLessModel) {
+      gradients_(context.runtime(), model.trained_params().block_size(), "the gradients", kLessModel) {
   for (const Optimizer::ActiveRule& active : optimizer_.rules()) add_rule(active);
   if (scaled()) loss_scale_ = Arena(context_.runtime(), sizeof(LossScale), "the loss scale", kLessModel);
   send_loss_scale();
@@ -128,7 +128,7 @@ void DeviceStep::lay_out(const Batch& batch, const Key& key) {
   parts_.clear();
   model_.keep_training_programs(key.rows, batch.options);  // frees the others first
   std::int64_t offset = align_up(sizeof(StepState)),
-               scratch = kernels_.sum_scratch_bytes(model_.params().block_size());
+               scratch = kernels_.sum_scratch_bytes(model_.trained_params().block_size());
   for (Rule& rule : rules_) {
     rule.settings = offset;
     offset += align_up(static_cast<std::int64_t>(rule.definition->settings_bytes));
@@ -162,7 +162,7 @@ void DeviceStep::stage(const Batch& batch, std::byte* staging) {
 
 void DeviceStep::queue_work() {
   runtime_.zero(gradients_.on_device(),
-                model_.params().block_size() * static_cast<std::int64_t>(sizeof(float)));
+                model_.trained_params().block_size() * static_cast<std::int64_t>(sizeof(float)));
   std::vector<BoundProgram*> prepared;
   for (const Part& part : parts_) {
     BoundProgram& bound = *part.program;
@@ -182,7 +182,7 @@ void DeviceStep::queue_work() {
     kernels_.add_weighted_sum(context_, nats.row<float>(0), weight.row<float>(0), nats.rows,
                               &device_state()->loss, scratch_.at(0));
   }
-  kernels_.finish_norm(context_, gradients_.on_device(), model_.params().block_size(), device_state(),
+  kernels_.finish_norm(context_, gradients_.on_device(), model_.trained_params().block_size(), device_state(),
                        device_scale(), scratch_.at(0));
   for (const Rule& rule : rules_) {
     RuleCall call = rule.call;

@@ -18,7 +18,7 @@ struct Finished {
 // The ranges of all parameters that get a gradient, in the order in which backward completes them.
 std::vector<Finished> finished_order(BoundProgram& program) {
   std::vector<Finished> all;
-  for (const auto& [value, view] : program.graph().parameters) {
+  for (const auto& [value, view] : program.graph().trained()) {
     const int step = program.program().last_writer(value);
     if (step >= 0) all.push_back({step, {view.offset, view.count()}});
   }

@@ -18,6 +18,7 @@
 
 #include "base/progress.h"
 #include "base/signals.h"
+#include "formats/adapters.h"
 #include "formats/model_file.h"
 #include "qa/model_facts.h"
 #include "tensor/device.h"
@@ -34,6 +35,7 @@ struct GateOutcome {
 
 struct QaRequest {
   std::filesystem::path model;
+  std::vector<NamedAdapter> adapters = {};
   std::filesystem::path data = {};                        // for bits per byte; empty: none
   std::optional<double> min_tokens_per_second = {};       // minimum decoding speed
   std::vector<std::string> skipped = {};                  // names of gates to skip
@@ -79,7 +81,7 @@ class Subject {
       : request(request),
         progress(progress),
         interrupt(interrupt),
-        file(open_model(request.model, WeightsAs::verified, progress)),
+        file(open_adapted(request.model, request.adapters, WeightsAs::verified, progress)),
         context_(request.device) {}
 
   const QaRequest& request;

@@ -134,7 +134,7 @@ void write_checkpoint(FileOps& ops, const std::filesystem::path& path, const Con
                       const TrainState& state, const Tokenizer& tokenizer, const TrainedModel& trained,
                       const CheckpointRecord& record, const ProgressOutput& progress) {
   const std::string tokenizer_file = tokenizer.serialized(), train_state = to_json(state);
-  const ParamTable& params = trained.model.params();
+  const ParamTable& params = trained.model.trained_params();
   SafetensorsWriter writer;
   writer.set_metadata(std::string(kConfigKey), to_toml(config));
   if (!state.layout.empty()) writer.set_metadata(std::string(kLayoutKey), state.layout);
@@ -169,6 +169,11 @@ std::optional<TokenId> id_in_metadata(const SafetensorsFile& file, std::string_v
   return text ? parse_number<TokenId>(*text) : std::nullopt;
 }
 
+std::string text_in_metadata(const SafetensorsFile& file, std::string_view key) {
+  const std::string* text = file.find_metadata(key);
+  return text ? *text : "";
+}
+
 }  // namespace
 
 TrainState read_train_state(const SafetensorsFile& file) {
@@ -182,12 +187,14 @@ CheckpointHead read_checkpoint_head(const SafetensorsFile& file, const ProgressO
         "{} is not a training checkpoint", file.name());
   const SpecialIds special{
       .bos = id_in_metadata(file, kBosKey), .eos = id_in_metadata(file, kEosKey), .unk = {}, .pad = {}};
-  return {config_from_toml(*config, file.name()), read_train_state(file),
-          load_tokenizer_bytes(text_of(file, kTokenizerTensor), file.name(), special)};
+  return {config_from_toml(*config, file.name()),
+          read_train_state(file),
+          load_tokenizer_bytes(text_of(file, kTokenizerTensor), file.name(), special),
+          {text_in_metadata(file, kBaseKey), text_in_metadata(file, kBaseDigestKey)}};
 }
 
 void restore_checkpoint(SafetensorsFile& file, const TrainState& state, const TrainedModel& trained) {
-  const ParamTable& params = trained.model.params();
+  const ParamTable& params = trained.model.trained_params();
   const auto other = [](std::string_view name) {
     return name.starts_with(kOptimizerPrefix) || name.starts_with(kThimblePrefix);
   };
@@ -306,7 +313,7 @@ bool changes_rules(const Key& key, const Config& before, const KeyValue& after) 
   if (key.part != ConfigPart::optimizer) return false;
   Config changed = before;
   key.put(changed, after);
-  const ParamTable table(before.model);
+  const ParamTable table = trained_params(before);
   return std::ranges::any_of(table.all(), [&](const Param& param) {
     return &rule_of(param, before.optimizer) != &rule_of(param, changed.optimizer);
   });
@@ -317,7 +324,8 @@ bool changes_state(const Key& key, const Config& before, const Config& after) {
   if (key.name == "swa_start") return (before.train.swa_start > 0) != (after.train.swa_start > 0);
   if (key.name == "ema_decay") return (before.train.ema_decay > 0) != (after.train.ema_decay > 0);
   if (changes_rules(key, before, key.get(after))) return true;
-  return key.of_model() && key.name != "dropout";
+  return (key.of_model() && key.name != "dropout") ||
+         (key.part == ConfigPart::lora && key.name != "lora_dropout");
 }
 
 }  // namespace
@@ -401,19 +409,26 @@ std::string edited_note(const std::filesystem::path& config_toml, const Config& 
                      config_toml.string(), joined(changes, ", "), joined(options, " "));
 }
 
+RunCheckpoints::RunCheckpoints(const RunContext& run, const TrainedModel& trained, StepRunner& steps)
+    : run_(run), trained_(trained), steps_(steps) {
+  if (!run.request.base) return;
+  const AdapterBase& base = run.request.base->base;
+  base_record_ = {{std::string(kBaseKey), base.path}, {std::string(kBaseDigestKey), base.digest}};
+}
+
 void RunCheckpoints::begin(TrainState& state) {
   const auto& given = run_.request.initial_weights;
   Model& model = trained_.model;
   if (given) {
     given(model.weights());
-    check_finite(model.params(), model.weights());
+    check_finite(model.trained_params(), model.weights());
   } else {
-    initialize(model.params(), static_cast<std::uint64_t>(run_.config.train.seed), model.weights());
+    initialize(model.trained_params(), static_cast<std::uint64_t>(run_.config.train.seed), model.weights());
   }
   model.weights_changed();
   trained_.averaging.begin(model.weights());
   state.averaged = trained_.averaging.count();
-  state.began_trained = static_cast<bool>(given);
+  state.began_trained = given || model.adapters();
 }
 
 void RunCheckpoints::restore(TrainState& state) {
@@ -511,8 +526,9 @@ bool RunCheckpoints::save(const TrainState& state, bool best, Validator& validat
       run_.folder.publish(state.step, best, run_.config.train.keep, [&](const std::filesystem::path& path) {
         Config now = run_.config;
         now.state.loop_on = model.loop_on();
-        write_checkpoint(run_.ops, path, now, state, run_.tokenizer(), trained_, validator.record(state.step),
-                         run_.progress);
+        CheckpointRecord record = validator.record(state.step);
+        record.insert(record.end(), base_record_.begin(), base_record_.end());
+        write_checkpoint(run_.ops, path, now, state, run_.tokenizer(), trained_, record, run_.progress);
       });
   saved_step_ = state.step;
   return true;

@@ -15,7 +15,8 @@
 // Metadata: thimble.config (the resolved config as TOML), thimble.layout (chats), thimble.step,
 // thimble.version, and the reference values that `thimble qa` checks: thimble.golden and
 // thimble.golden_nats (validation.h). If this step was validated, also thimble.val_loss,
-// thimble.val_bpb, thimble.val_set (which tokens were scored) and thimble.val_tokens (how many).
+// thimble.val_bpb, thimble.val_set (which tokens were scored) and thimble.val_tokens (how many). A
+// run with lora_rank has adapters instead of weights, and names their base (formats/adapters.h).
 // Times, host names and speeds are not stored, so equal runs write equal bytes.
 #pragma once
 
@@ -32,6 +33,7 @@
 #include "base/progress.h"
 #include "config/config.h"
 #include "data/read_order.h"
+#include "formats/adapters.h"
 #include "formats/safetensors.h"
 #include "formats/weights_file.h"
 #include "model/model.h"
@@ -80,6 +82,7 @@ struct CheckpointHead {
   Config config;
   TrainState state;
   std::unique_ptr<Tokenizer> tokenizer;
+  AdapterBase base = {};  // of a run with lora_rank
 };
 
 void write_checkpoint(FileOps& ops, const std::filesystem::path& path, const Config& config,
@@ -149,8 +152,7 @@ class Validator;
 // The checkpoints of one run: initializes or restores the training state and saves it.
 class RunCheckpoints {
  public:
-  RunCheckpoints(const RunContext& run, const TrainedModel& trained, StepRunner& steps)
-      : run_(run), trained_(trained), steps_(steps) {}
+  RunCheckpoints(const RunContext& run, const TrainedModel& trained, StepRunner& steps);
 
   // New run: sets the weights from the seed or the request and starts the average.
   void begin(TrainState& state);
@@ -182,6 +184,7 @@ class RunCheckpoints {
   const RunContext& run_;
   TrainedModel trained_;
   StepRunner& steps_;
+  CheckpointRecord base_record_;  // names the base of adapters
   std::int64_t saved_step_ = -1;
   std::filesystem::path newest_;   // last checkpoint this process wrote
   std::filesystem::path resumed_;  // the checkpoint this process started from

@@ -12,6 +12,7 @@
 #include "base/machine.h"
 #include "base/table.h"
 #include "base/text.h"
+#include "config/keys.h"
 #include "data/describe.h"
 #include "data/loader.h"
 #include "model/model.h"
@@ -105,7 +106,7 @@ void Reporter::start(const RunContext& run, const BatchLoader& loader, std::int6
       dtype_notice(run.request.config.train.dtype, run.request.device->device(), cpu_features());
   if (!notice.empty()) log_.info("{}", notice);
   // A plan already accounts for a small text.
-  const bool expected = run.request.initial_weights || run.request.most_seconds > 0;
+  const bool expected = run.request.initial_weights || run.request.base || run.request.most_seconds > 0;
   if (const std::string warning = data_warning(facts); !expected && !warning.empty())
     log_.warning("{}", warning);
   if (!run.data.val)
@@ -300,8 +301,11 @@ std::string loop(const Config& config) {
 std::string recipe(const Config& all) {
   const TrainConfig& config = all.train;
   std::vector<std::string> parts;
-  for (const RuleParams& by : params_by_rule(ParamTable(all.model), all.optimizer))
+  for (const RuleParams& by : params_by_rule(trained_params(all), all.optimizer))
     if (by.rule->summary) parts.push_back(by.rule->summary(all.optimizer));
+  if (all.lora)
+    parts.push_back(fmt::format("adapters of rank {} for {}", all.lora.rank,
+                                value_text(find_key("lora_targets")->get(all))));
   if (config.qat_bits > 0)
     parts.push_back(fmt::format("int{} QAT{}", config.qat_bits, from(config.qat_start)));
   if (config.swa_start > 0)

@@ -1,6 +1,7 @@
 #include "train/run_cost.h"
 
 #include <algorithm>
+#include <optional>
 
 #include "base/error.h"
 #include "base/machine.h"
@@ -29,21 +30,31 @@ std::int64_t average_bytes(const TrainConfig& train, const ParamTable& table) {
   return train.swa_start > 0 || train.ema_decay > 0 ? 4 * table.count() : 0;
 }
 
-std::int64_t scoring_bytes(const Config& config, std::int64_t rows, DType dtype) {
-  const GptGraph graph =
-      record_gpt(config.model, ParamTable(config.model),
-                 {.mode = Mode::scoring, .rows = rows, .loop_on = config.state.loop_on, .dtype = dtype});
+std::int64_t scoring_bytes(const Config& config, std::int64_t rows, DType dtype, const FrozenBase& base) {
+  const GptGraph graph = record_gpt(config.model, ParamTable(config.model),
+                                    {.mode = Mode::scoring,
+                                     .rows = rows,
+                                     .loop_on = config.state.loop_on,
+                                     .dtype = dtype,
+                                     .stored = base.weights,
+                                     .adapters = base.adapters});
   return plan_memory(graph.tape, make_schedule(graph.tape, {.keep = {graph.nats}}), cpu_backend())
       .arena_bytes;
 }
 
 // The one-row program that generates the golden output and the samples (infer/generate.h).
-std::int64_t generation_bytes(const Config& config, DType dtype) {
+std::int64_t generation_bytes(const Config& config, DType dtype, const FrozenBase& base) {
   const ModelConfig& model = config.model;
   const bool loop_on = config.state.loop_on;
-  const GptGraph graph = record_gpt(
-      model, ParamTable(model),
-      {.mode = Mode::decoding, .rows = 1, .gathered = 1, .slots = 1, .loop_on = loop_on, .dtype = dtype});
+  const GptGraph graph = record_gpt(model, ParamTable(model),
+                                    {.mode = Mode::decoding,
+                                     .rows = 1,
+                                     .gathered = 1,
+                                     .slots = 1,
+                                     .loop_on = loop_on,
+                                     .dtype = dtype,
+                                     .stored = base.weights,
+                                     .adapters = base.adapters});
   return plan_memory(graph.tape, make_schedule(graph.tape, {.keep = {graph.logits}}), cpu_backend())
       .arena_bytes;
 }
@@ -51,13 +62,14 @@ std::int64_t generation_bytes(const Config& config, DType dtype) {
 // The KV cache of generation, and the programs of validation that do not fit into the memory of the
 // training program. A smaller last batch needs a second scoring program, half as large on average.
 std::int64_t validation_bytes(const Config& config, std::int64_t training_rows, std::int64_t training_bytes,
-                              DType dtype) {
+                              DType dtype, const FrozenBase& base) {
   const ModelConfig& model = config.model;
   const std::int64_t T = model.context, val_tokens = config.train.val_tokens;
   const std::int64_t most = std::max<std::int64_t>(1, score_rows_beside(training_rows) / T) * T;
   const bool one_batch = val_tokens > 0 && val_tokens <= most;
-  const std::int64_t scoring = scoring_bytes(config, one_batch ? (val_tokens + T - 1) / T * T : most, dtype);
-  const std::int64_t generation = generation_bytes(config, dtype);
+  const std::int64_t scoring =
+      scoring_bytes(config, one_batch ? (val_tokens + T - 1) / T * T : most, dtype, base);
+  const std::int64_t generation = generation_bytes(config, dtype, base);
   std::int64_t bytes = cache_bytes(model, 1, dtype, config.state.loop_on);
   if (scoring > training_bytes) bytes += one_batch ? scoring : scoring * 3 / 2;
   if (generation > training_bytes) bytes += generation;
@@ -77,6 +89,15 @@ std::int64_t product_bytes(const ParamTable& table, std::int64_t rows, DType dty
   return largest;
 }
 
+// The weights, and the largest matrix of a block unpacked. A head is unpacked in smaller panels.
+std::int64_t frozen_bytes(const StoredWeights& base, const ParamTable& model, DType dtype) {
+  std::int64_t largest = 0;
+  for (const ParamView& weight : {model.qkv(0), model.attn_proj(0), model.mlp_in(0), model.mlp_proj(0)})
+    if (base.view(weight).values.dtype != dtype)
+      largest = std::max(largest, weight.count() * dtype_bytes(dtype));
+  return base.bytes() + base.file_bytes() + largest;
+}
+
 // The dtype of activations. A config may be planned for another machine, so f16 is always accepted.
 DType planned_dtype(const TrainConfig& config, Device device) {
   return config.dtype == ComputeDType::f16 ? DType::f16 : compute_dtype(config.dtype, device);
@@ -84,8 +105,8 @@ DType planned_dtype(const TrainConfig& config, Device device) {
 
 }  // namespace
 
-Summary summarize(const Config& config, Device device) {
-  const ParamTable table(config.model);
+Summary summarize(const Config& config, Device device, const StoredWeights* base) {
+  const ParamTable model(config.model), table = trained_params(config);
   Summary s;
   s.tensors = static_cast<std::int64_t>(table.all().size());
   s.parameters = table.count();
@@ -96,8 +117,8 @@ Summary summarize(const Config& config, Device device) {
       std::vector<std::string>& titles = s.rules_by_group[static_cast<std::size_t>(param->group)];
       if (std::ranges::find(titles, by.rule->title) == titles.end()) titles.emplace_back(by.rule->title);
     }
-  s.forward_flops_per_token = forward_flops(config.model, table, config.state.loop_on);
-  s.training_flops_per_token = 3 * s.forward_flops_per_token;
+  s.forward_flops_per_token = forward_flops(config.model, model, config.state.loop_on);
+  s.training_flops_per_token = (config.lora ? 2 : 3) * s.forward_flops_per_token;
   s.weight_bytes = table.block_size() * 4;
   s.gradient_bytes = table.block_size() * 4;
   const OptimizerCost optimizer = optimizer_cost(table, config.optimizer);
@@ -106,14 +127,18 @@ Summary summarize(const Config& config, Device device) {
   s.micro_batch_rows = micro_batch_rows(config);
   const DType dtype = planned_dtype(config.train, device);
   const std::int64_t rows = s.micro_batch_rows * config.model.context;
+  std::optional<AdapterTable> adapters;
+  if (base) adapters.emplace(config.model, config.lora);
+  const FrozenBase frozen{base, adapters ? &*adapters : nullptr};
   s.plan = training_plan(
       config.model, rows,
       {.qat_bits = static_cast<int>(config.train.qat_bits), .recompute = config.train.checkpoint_activations},
-      dtype, device, config.state.loop_on);
+      dtype, device, config.state.loop_on, frozen);
+  if (base) s.base_bytes = frozen_bytes(*base, model, dtype);
   // GPU memory does not contain the process. Validation adapts to the memory that is left.
   if (device == Device::cpu) {
-    s.validation_bytes = validation_bytes(config, rows, s.plan.arena_bytes, dtype);
-    s.process_bytes = kProcessBytes + product_bytes(table, rows, dtype);
+    s.validation_bytes = validation_bytes(config, rows, s.plan.arena_bytes, dtype, frozen);
+    s.process_bytes = kProcessBytes + product_bytes(model, rows, dtype);
   }
   s.tokens_per_step = config.train.batch_tokens;
   s.training_tokens = static_cast<double>(config.train.steps) * static_cast<double>(s.tokens_per_step);
@@ -148,26 +173,32 @@ std::int64_t preferred_rows(const Config& config, Device device) {
   return std::clamp<std::int64_t>(kGpuTokens / config.model.context, 1, all);
 }
 
-Summary summary_of(const Config& config, std::int64_t rows, Device device) {
+// The device that is planned for, and the base of adapters.
+struct PlannedOn {
+  Device device;
+  const StoredWeights* base;
+};
+
+Summary summary_of(const Config& config, std::int64_t rows, const PlannedOn& on) {
   Config with_rows = config;
   with_rows.train.micro_batch = rows;
-  return summarize(with_rows, device);
+  return summarize(with_rows, on.device, on.base);
 }
 
-std::int64_t arena_bytes(const Config& config, std::int64_t rows, Device device) {
-  return rows == 0 ? 0 : summary_of(config, rows, device).plan.arena_bytes;
+std::int64_t arena_bytes(const Config& config, std::int64_t rows, const PlannedOn& on) {
+  return rows == 0 ? 0 : summary_of(config, rows, on).plan.arena_bytes;
 }
 
 // A smaller last micro-batch needs a second program, which stays in memory next to the first. With
 // a layer loop, priming creates the programs with the loop while those without it still exist.
-std::int64_t needed_bytes(const Config& config, std::int64_t rows, std::int64_t all, Device device) {
+std::int64_t needed_bytes(const Config& config, std::int64_t rows, std::int64_t all, const PlannedOn& on) {
   const std::int64_t left = all % rows;
-  std::int64_t needed = summary_of(config, rows, device).total_bytes() + arena_bytes(config, left, device);
+  std::int64_t needed = summary_of(config, rows, on).total_bytes() + arena_bytes(config, left, on);
   if (config.model.loop_count == 0 || config.train.loop_start == 0 || config.train.prime_steps < 2)
     return needed;
   Config before = config;
   before.state.loop_on = false;
-  return needed + arena_bytes(before, rows, device) + arena_bytes(before, left, device);
+  return needed + arena_bytes(before, rows, on) + arena_bytes(before, left, on);
 }
 
 // The largest divisor of `all` up to `most`, which needs no second program; `most` itself if that
@@ -180,7 +211,9 @@ std::int64_t even_rows(std::int64_t all, std::int64_t most) {
 
 }  // namespace
 
-Config with_micro_batch(Config config, std::int64_t available_bytes, Device device) {
+Config with_micro_batch(Config config, std::int64_t available_bytes, Device device,
+                        const StoredWeights* base) {
+  const PlannedOn on{device, base};
   std::int64_t& rows = config.train.micro_batch;
   if (rows > 0) {
     rows = micro_batch_rows(config);
@@ -192,13 +225,13 @@ Config with_micro_batch(Config config, std::int64_t available_bytes, Device devi
   const auto usable = static_cast<std::int64_t>(kUsable * static_cast<double>(available_bytes));
   while (true) {
     const std::int64_t fewer = even_rows(all, (all + pieces - 1) / pieces);
-    if (available_bytes == 0 || needed_bytes(config, fewer, all, device) <= usable) {
+    if (available_bytes == 0 || needed_bytes(config, fewer, all, on) <= usable) {
       rows = fewer;
       return config;
     }
     check(fewer > 1, Hint{"lower context, dim, layers or vocab_size"},
           "training with a micro-batch of one row needs {}, but only {} of {}memory is available",
-          in_bytes(static_cast<double>(needed_bytes(config, 1, all, device))),
+          in_bytes(static_cast<double>(needed_bytes(config, 1, all, on))),
           in_bytes(static_cast<double>(available_bytes)), device == Device::cuda ? "the GPU's " : "");
     pieces = std::min(all, 2 * pieces);
   }

@@ -4,7 +4,8 @@
 //   forward   2 x (elements of every matrix a row is multiplied by: the blocks' linears, head,
 //             bigram projection) + per layer 2 H D (context + 1): q.k and p.v, each 2 H D per key,
 //             over (context + 1) / 2 keys on average
-//   training  3 x forward: backward computes two products where forward computes one
+//   training  3 x forward: backward computes two products where forward computes one, and one
+//             where the matrix is frozen; the products of adapters are not counted
 //
 // Memory: 4 bytes per element for weights, gradients and averages, and for each optimizer state.
 // Activations and their gradients are the memory plan (graph/memory_plan.h) of one micro-batch.
@@ -22,6 +23,7 @@
 
 #include "config/config.h"
 #include "graph/memory_plan.h"
+#include "model/stored_weights.h"
 #include "tensor/device.h"
 
 namespace thimble {
@@ -35,6 +37,7 @@ struct Summary {
   double forward_flops_per_token = 0;
   double training_flops_per_token = 0;
 
+  std::int64_t base_bytes = 0;  // frozen weights, in memory and in mapped files, and one unpacked matrix
   std::int64_t weight_bytes = 0;
   std::int64_t gradient_bytes = 0;
   std::int64_t optimizer_bytes = 0;   // averages included
@@ -44,7 +47,7 @@ struct Summary {
   MemoryPlan plan;                    // of one micro-batch
   std::int64_t micro_batch_rows = 0;  // rows of that micro-batch
   std::int64_t total_bytes() const {
-    return weight_bytes + gradient_bytes + optimizer_bytes + update_bytes + plan.arena_bytes +
+    return base_bytes + weight_bytes + gradient_bytes + optimizer_bytes + update_bytes + plan.arena_bytes +
            validation_bytes + process_bytes;
   }
 
@@ -52,8 +55,9 @@ struct Summary {
   double training_tokens = 0;  // 0: limited by time, not by steps
 };
 
-// Memory is planned for `device`; planning for a GPU requires the CUDA plugin.
-Summary summarize(const Config& config, Device device = Device::cpu);
+// Memory is planned for `device`; planning for a GPU requires the CUDA plugin. A config with
+// adapters needs the weights of their base; without them, only the parameters and FLOPs are right.
+Summary summarize(const Config& config, Device device = Device::cpu, const StoredWeights* base = nullptr);
 
 std::string_view group_name(ParamGroup group);
 
@@ -63,7 +67,8 @@ std::string_view group_name(ParamGroup group);
 // equal if its row count has few divisors; then memory for both sizes is counted. Throws Error if a
 // single row does not fit. `available_bytes` is memory of `device`; a GPU plan requires the CUDA
 // plugin.
-Config with_micro_batch(Config config, std::int64_t available_bytes, Device device = Device::cpu);
+Config with_micro_batch(Config config, std::int64_t available_bytes, Device device = Device::cpu,
+                        const StoredWeights* base = nullptr);
 
 // Memory still available to this process; 0: unknown.
 std::int64_t available_memory();

@@ -33,7 +33,8 @@ class HostStep final : public StepRunner {
  public:
   explicit HostStep(const StepParts& parts)
       : parts_(parts),
-        gradients_(parts.model.params().block_size(), "the gradients", "lower dim, layers or vocab_size"),
+        gradients_(parts.model.trained_params().block_size(), "the gradients",
+                   "lower dim, layers or vocab_size"),
         sums_(parts.ranks, gradients_.all()) {
     if (parts.ranks.size() > 1) parts_.optimizer.share_over(parts.ranks);
   }

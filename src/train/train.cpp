@@ -55,10 +55,13 @@ TrainData open_on_all(const TrainRequest& request, const RunFolder& folder, File
   return std::move(*data);
 }
 
-Config settled(const Config& config, const DeviceRuntime& device, const Communicator& ranks) {
+Config settled(const TrainRequest& request) {
+  const Config& config = request.config;
+  const DeviceRuntime& device = *request.device;
   // Ranks on one machine share its memory; a GPU belongs to one rank.
-  const std::int64_t sharing = device.device() == Device::cpu ? ranks.local_size() : 1;
-  Config result = with_micro_batch(config, available_memory(device) / sharing, device.device());
+  const std::int64_t sharing = device.device() == Device::cpu ? request.ranks->local_size() : 1;
+  Config result = with_micro_batch(config, available_memory(device) / sharing, device.device(),
+                                   request.base ? request.base->weights.get() : nullptr);
   const DType dtype = compute_dtype(config.train.dtype, device.device());
   result.train.dtype = dtype == DType::bf16  ? ComputeDType::bf16
                        : dtype == DType::f16 ? ComputeDType::f16
@@ -86,8 +89,7 @@ Config settled_on_all(const TrainRequest& request, const TrainData& data) {
   check(request.resume || request.config.state.loop_on,
         Hint{"use loop_start to delay the layer loop, or loop_count = 0 to disable it"},
         "loop_on cannot be set to false: training sets it");
-  on_all_ranks(*request.ranks, "choosing the micro-batch",
-               [&] { config = settled(request.config, *request.device, *request.ranks); });
+  on_all_ranks(*request.ranks, "choosing the micro-batch", [&] { config = settled(request); });
   config.train.micro_batch = smallest(*request.ranks, config.train.micro_batch, "the micro-batch");
   on_all_ranks(*request.ranks, "counting the steps", [&] { epochs_to_steps(request, data, config); });
   return config;
@@ -161,8 +163,9 @@ void measure_run(const RunContext& run, TrainResult& result) {
   if (sampled.tokens == 0) return;
   try {
     const Context context(run.request.device, run.log);
-    Model model = make_model(open_model(run.folder.path()), context,
-                             compute_dtype(run.config.train.dtype, context.device()));
+    Model model =
+        make_model(open_model(run.folder.path(), run.config.lora ? WeightsAs::stored : WeightsAs::floats),
+                   context, compute_dtype(run.config.train.dtype, context.device()));
     result.memorization = measure_memorization(
         model, run.tokenizer(), memorization_data(run.data, run.progress, &run.interrupt),
         {.tokens = sampled.tokens, .seed = static_cast<std::uint64_t>(run.config.train.seed)}, run.progress,

@@ -17,6 +17,7 @@
 #include "config/config.h"
 #include "dist/communicator.h"
 #include "eval/memorization.h"
+#include "formats/adapters.h"
 #include "optim/update_rule.h"
 #include "tensor/device.h"
 #include "tokenizer/tokenizer.h"
@@ -40,12 +41,14 @@ struct TrainRequest {
   std::shared_ptr<DeviceCommunicator> gpus = {};  // for ranks that train on GPUs
   // Writes the weights of a new run, in ParamTable layout; empty: from the seed.
   std::function<void(std::span<float>)> initial_weights = {};
+  // With lora_rank: the weights that the adapters are trained for, in the shape of the config.
+  std::optional<FrozenModel> base = {};
   bool resume = false;                    // continue the run in `run`
   std::filesystem::path checkpoint = {};  // to resume from; empty: the newest intact one
   // New run: replace an existing one. Resume: allow changed settings and removing checkpoints after
   // `checkpoint`.
   bool force = false;
-  std::int64_t stop_after = 0;                  // steps of this call; 0: run to the end
+  std::int64_t stop_after = 0;  // steps of this call; 0: run to the end
   // Stop with TrainResult::steps_in_time once this call would take clearly longer; 0: no limit. For
   // one rank only: the times of several differ.
   double most_seconds = 0;
@@ -67,7 +70,7 @@ struct TrainResult {
   double best_val_loss = 0;
   std::int64_t best_step = -1;
   double epochs = 0;
-  double seconds = 0;  // spent in steps, in this call
+  double seconds = 0;              // spent in steps, in this call
   std::int64_t steps_in_time = 0;  // stopped because of most_seconds: so many steps fit; otherwise 0
   double tokens_per_second = 0;
   std::filesystem::path checkpoint;

@@ -8,6 +8,7 @@
 
 #include "base/clock.h"
 #include "base/error.h"
+#include "formats/model_file.h"
 #include "optim/rate_schedule.h"
 #include "tokenizer/chat_layout.h"
 
@@ -18,15 +19,28 @@ namespace {
 constexpr std::int64_t kSizesEvery = 25;  // steps between two measurements of the update sizes
 constexpr double kLate = 1.15;            // times most_seconds
 
+Model new_model(const RunContext& run, const Context& context) {
+  const DType dtype = compute_dtype(run.config.train.dtype, context.device());
+  if (!run.config.lora) return {run.config.model, context, dtype};
+  check(run.request.base.has_value(), "[train] adapters need a base");
+  ModelFile adapted;
+  adapted.config = run.config;
+  adapted.stored = run.request.base->weights;
+  AdapterTable table(run.config.model, run.config.lora);
+  std::vector<float> values(static_cast<std::size_t>(table.params().block_size()));
+  adapted.adapters = std::make_shared<const Adapters>(Adapters{std::move(table), std::move(values)});
+  return make_model(adapted, context, dtype);
+}
+
 }  // namespace
 
 Trainer::Trainer(const RunContext& run)
     : run_(run),
       config_(run.config),
       context_(run.request.device, run.log),
-      model_(config_.model, context_, compute_dtype(config_.train.dtype, context_.device())),
-      optimizer_(model_.params(), config_.optimizer, context_, run.request.rules),
-      averaging_(config_.train, model_.params().block_size()),
+      model_(new_model(run, context_)),
+      optimizer_(model_.trained_params(), config_.optimizer, context_, run.request.rules),
+      averaging_(config_.train, model_.trained_params().block_size()),
       loader_(run.data.train, loader_settings(config_, run.request.source, run.ranks()), config_.model),
       bytes_(run.tokenizer(), static_cast<TokenId>(config_.model.vocab_size)),
       steps_(make_step_runner(
@@ -64,7 +78,7 @@ void Trainer::prepare_folder() {
   if (resumes)
     reporter_->resume(state_.step);
   else
-    reporter_->start(run_, loader_, model_.params().count());
+    reporter_->start(run_, loader_, model_.trained_params().count());
 }
 
 void Trainer::note_cpu_use(const RunHistory& history) const {
@@ -254,7 +268,7 @@ TrainResult Trainer::finish(double wall_seconds) {
   if (divergence_.empty() && state_.loss_trend.has_diverged(true)) divergence_ = state_.loss_trend.text();
   reporter_->finish(run_,
                     {.first_step = first_step_,
-                     .parameters = model_.params().count(),
+                     .parameters = model_.trained_params().count(),
                      .unique_tokens = loader_.tokens_per_epoch(),
                      .wall_seconds = wall_seconds,
                      .began_trained = state_.began_trained,

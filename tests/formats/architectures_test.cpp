@@ -238,5 +238,45 @@ INSTANTIATE_TEST_SUITE_P(Architectures, Family,
                                          "gemma2", "gemma3", "phi3", "phi3_long", "gpt2"),
                          [](const auto& info) { return std::string(info.param); });
 
+// tests/golden/make_adapters.py
+class Adapted : public Family {};
+
+TEST_P(Adapted, LossLogitsAndGradientsArePyTorchs) {
+  const SafetensorsFile golden = SafetensorsFile::open(golden_path("adapters/reference.safetensors"));
+  const auto floats_of = [&](std::string_view name) {
+    std::vector<float> values(static_cast<std::size_t>(golden.at(name).count()));
+    golden.read_f32(name, values);
+    return values;
+  };
+  ModelFile base = open_model(source(), WeightsAs::stored);
+  const auto table =
+      std::make_shared<const AdapterTable>(base.config.model, LoraConfig{.rank = 4, .alpha = 6});
+  const Context context;
+  Model model(base.config.model, context, DType::f32, base.stored, table);
+  for (const Param& param : table->params().all()) {
+    const std::span<float> values = param.in(model.weights());
+    for (std::size_t i = 0; i < values.size(); ++i)
+      values[i] = static_cast<float>(uniform(param.name, i) / 4);
+  }
+  model.weights_changed();
+  const TraceTokens tokens = read_trace_tokens(golden);
+  const Rows rows = grid_rows(model.config(), tokens.row_length(), tokens.input, tokens.target);
+  std::vector<float> gradients(model.weights().size());
+  EXPECT_NEAR(model.add_gradients(rows, gradients, {}) / floats_of("loss")[0], 1, 1e-6);
+  const std::vector<float> expected_logits = floats_of("logits");
+  EXPECT_LE(
+      largest_difference(model.score(rows, true).logits, expected_logits) / std::ranges::max(expected_logits),
+      5e-6);
+  EXPECT_EQ(table->params().all().size(), 3u * 7 * 2);
+  for (const Param& param : table->params().all()) {
+    const std::vector<float> expected = floats_of("grad." + param.name);
+    const double largest =
+        std::abs(*std::ranges::max_element(expected, {}, [](float value) { return std::abs(value); }));
+    EXPECT_LE(largest_difference(param.in(std::span(gradients)), expected) / largest, 1e-5) << param.name;
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Adapters, Adapted, testing::Values("llama3"));
+
 }  // namespace
 }  // namespace thimble::architectures_test

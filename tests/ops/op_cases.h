@@ -38,7 +38,7 @@ struct OpCase {
   std::vector<Values> in;
   Attributes attributes;
   bool inference = false;          // this form of the op has no backward
-  bool forward_only = false;       // its matrix is stored: no gradients
+  int frozen = -1;                 // an input without a gradient: the stored matrix; -1: none
   bool large = false;              // crosses tiles and thread partitions; no complex step
   double min_scale = 0;            // minimum scale of relative errors, for results close to zero
   std::vector<Values> d_out = {};  // filled in by cases_in

@@ -14,6 +14,7 @@
 #include "ops/fill.h"
 #include "ops/head_loss.h"
 #include "ops/linear.h"
+#include "ops/low_rank.h"
 #include "ops/norm.h"
 #include "ops/residual.h"
 
@@ -293,6 +294,35 @@ std::vector<OpCase> fake_quant_cases() {
   return cases;
 }
 
+std::vector<OpCase> low_rank_cases() {
+  struct Size {
+    std::int64_t N;
+    std::int32_t rank;
+    std::array<std::int32_t, 3> widths;
+    std::uint32_t adapted;
+    bool large = false;
+  };
+  Fill fill(&op::kLowRank);
+  std::vector<OpCase> cases;
+  for (const Size& s :
+       {Size{1, 1, {1, 0, 0}, 1}, Size{2, 3, {5, 0, 0}, 1}, Size{5, 4, {8, 3, 3}, 7},
+        Size{37, 8, {33, 17, 17}, 5}, Size{16, 2, {64, 8, 8}, 6}, Size{3, 16, {130, 70, 0}, 2},
+        Size{9, 8, {200, 264, 0}, 3, true}, Size{70, 16, {96, 0, 0}, 1, true}}) {
+    std::int64_t columns = 0, outputs = 0, adapters = 0;
+    for (std::size_t p = 0; p < 3; ++p) {
+      columns += s.widths[p];
+      if ((s.adapted >> p & 1u) == 0) continue;
+      outputs += s.widths[p];
+      ++adapters;
+    }
+    cases.push_back({fmt::format("N={} R={} O={} parts={:b}", s.N, s.rank, columns, s.adapted),
+                     {fill.rows(s.N, columns), fill.rows(s.N, adapters * s.rank), fill.rows(outputs, s.rank)},
+                     LowRankAttributes{s.rank == 3 ? 1.0f : 0.5f, s.rank, s.widths, s.adapted}});
+    cases.back().large = s.large;
+  }
+  return cases;
+}
+
 constexpr std::uint32_t input_mask(std::initializer_list<int> list) {
   std::uint32_t mask = 0;
   for (int place : list) mask |= 1u << place;
@@ -441,6 +471,11 @@ const std::vector<OpTestRow>& rows() {
        .facts = {.full = input_mask({0})},
        .f32 = {0, 0, "copies, or arithmetic that is f32 in the reference too"},
        .good = {{kRows}, FakeQuantAttributes{}}},
+      {.op = &op::kLowRank,
+       .make_cases = low_rank_cases,
+       .facts = {.bits_for_any_threads = false, .by_row = input_mask({0, 1})},
+       .f32 = {2e-6, 3e-6, "sums of up to 16 products, then of N rows or 264 outputs, in any order"},
+       .good = {{kRows, {6, 2}, {8, 2}}, LowRankAttributes{1, 2, {8, 0, 0}, 1}}},
   };
   return all;
 }
@@ -516,8 +551,8 @@ const std::vector<OpCase>& cases_in(Op op, DType dtype) {
 std::vector<OpCase> cases_stored(Op op, DType dtype, Storing storing) {
   std::vector<OpCase> cases = cases_in(op, dtype);
   for (OpCase& c : cases) {
-    c.forward_only = true;
-    Values& matrix = c.in[static_cast<std::size_t>(op_facts(op).matrix)];
+    c.frozen = op_facts(op).matrix;
+    Values& matrix = c.in[static_cast<std::size_t>(c.frozen)];
     for (std::size_t i = 0; i < matrix.numbers.size(); ++i) {
       const auto at = static_cast<std::int64_t>(i);
       const double scale = scale_of(storing, at / matrix.shape.cols, at % matrix.shape.cols);

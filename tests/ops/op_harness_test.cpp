@@ -258,8 +258,8 @@ BoundOp::BoundOp(const OpDefinition& def, const OpCase& op_case, const Condition
     if (values) d_out.back().write(values.numbers);
   }
   for (std::size_t i = 0; i < case_.in.size(); ++i) {
-    const bool requested =
-        case_.in[i] && has_bit(inputs_that_are(def, is::differentiable) & conditions.requested, i);
+    const bool requested = case_.in[i] && std::cmp_not_equal(i, case_.frozen) &&
+                           has_bit(inputs_that_are(def, is::differentiable) & conditions.requested, i);
     Shape shape = in[i].tensor().shape();
     shape.dtype =
         full_if(has_bit(inputs_that_are(def, is::parameter) | conditions.wide_d_in, i), shape.dtype);
@@ -377,7 +377,9 @@ std::vector<Conditions> stored_precisions(const OpDefinition& def) {
 }
 
 bool has_backward(const OpDefinition& def, const OpCase& op_case) {
-  return def.reference->backward && !op_case.inference && !op_case.forward_only;
+  std::uint32_t graded = inputs_that_are(def, is::differentiable);
+  if (op_case.frozen >= 0) graded &= ~(1u << op_case.frozen);
+  return def.reference->backward && !op_case.inference && graded != 0;
 }
 
 std::string gradient_name(std::size_t input) {

@@ -30,8 +30,8 @@ TEST(StoredMatrix, NeedsScalesOnlyForIntegers) {
   EXPECT_NE(message(&op::kEmbedding, {i8, {3, 1, DType::i32}, none, row}), "nothing was thrown");
 }
 
-TEST(StoredMatrix, IsRejectedInBackwardAndByTheReference) {
-  std::vector<float> x(4 * 64), y(4 * 5), scales(5), gradient(4 * 64);
+TEST(StoredMatrix, HasNoGradientAndIsRejectedByTheReference) {
+  std::vector<float> x(4 * 64), y(4 * 5), scales(5), of_x(4 * 64), of_w(5 * 64), of_y(4 * 5);
   std::vector<std::int8_t> w(5 * 64);
   const std::vector<Tensor> in = {make_tensor(x.data(), 4, 64), make_tensor(w.data(), 5, 64), Tensor{},
                                   make_tensor(scales.data(), 5, 1)},
@@ -41,10 +41,13 @@ TEST(StoredMatrix, IsRejectedInBackwardAndByTheReference) {
   EXPECT_NO_THROW(validate_call(def, cpu_backend(), call));
   EXPECT_EQ(message_of([&] { validate_call(def, reference_backend(), call); }),
             "[linear] has no reference kernel for input 1 stored as i8");
-  const std::vector<Tensor> d_in = {make_tensor(gradient.data(), 4, 64)};
-  call.d_out = out, call.d_in = d_in;
+  std::vector<Tensor> d_in = {make_tensor(of_x.data(), 4, 64), Tensor{}};
+  const std::vector<Tensor> d_out = {make_tensor(of_y.data(), 4, 5)};
+  call.d_out = d_out, call.d_in = d_in;
+  EXPECT_NO_THROW(validate_call(def, cpu_backend(), call));
+  d_in[1] = make_tensor(of_w.data(), 5, 64);
   EXPECT_EQ(message_of([&] { validate_call(def, cpu_backend(), call); }),
-            "[linear] has no backward for input 1 stored as i8");
+            "[linear] has no gradient of input 1 stored as i8");
 }
 
 }  // namespace

@@ -82,6 +82,14 @@ void head_loss_rows(const HeadLoss& op, const Tensor& logits, const Tensor& dz, 
   }
 }
 
+// to = from, or to += from.
+void round_rows(const Tensor& from, const Tensor& to, bool add, std::int64_t begin, std::int64_t end) {
+  for (std::int64_t n = begin; n < end; ++n)
+    with_rows({Row(from, n), Row(to, n)}, [&](auto f, auto t) HWY_ATTR {
+      for_lanes(from.cols, [&](auto at) HWY_ATTR { put(at, at.load(f), t, add); });
+    });
+}
+
 void softcap_rows(const Softcap& op, std::int64_t begin, std::int64_t end) {
   const V32 cap = all(op.cap), inverse = all(1 / op.cap);
   for (std::int64_t n = begin; n < end; ++n)
@@ -111,6 +119,7 @@ HWY_AFTER_NAMESPACE();
 namespace thimble::cpu {
 
 HWY_EXPORT(head_loss_rows);
+HWY_EXPORT(round_rows);
 HWY_EXPORT(softcap_rows);
 HWY_EXPORT(softcap_backward_rows);
 
@@ -124,20 +133,61 @@ Tensor dz_in_place_of(const Tensor& logits, DType dtype) {
   return dz;
 }
 
+// A stored w is unpacked in panels of about this size. With several panels, dx is summed in f32.
+constexpr std::int64_t kPanelBytes = std::int64_t{16} << 20;
+
+std::int64_t panel_rows(const Shape& w, DType dtype) {
+  if (w.dtype == dtype) return w.rows;
+  return std::clamp<std::int64_t>(kPanelBytes / (w.cols * dtype_bytes(dtype)), 1, w.rows);
+}
+
+std::int64_t logits_bytes(std::int64_t rows, std::int64_t vocabulary) {
+  return align_up(rows * vocabulary * static_cast<std::int64_t>(sizeof(float)), kAlignment);
+}
+
+// Calls product(first row, panel) for all panels of w.
+template <class Product>
+void for_panels(const Context& context, const HeadLoss& op, Product product) {
+  const std::int64_t each = panel_rows(op.w.shape(), op.x.dtype);
+  for (std::int64_t first = 0; first < op.w.rows; first += each)
+    product(first,
+            unpacked_rows(context, op.w, op.scales, first, std::min(each, op.w.rows - first), op.x.dtype));
+}
+
+// dx = dz w for one chunk.
+void head_loss_dx(const Context& context, const HeadLoss& op, const Tensor& dz, const Tensor& dx) {
+  Gemm& gemm = context.state<Gemm>();
+  if (panel_rows(op.w.shape(), op.x.dtype) == op.w.rows || dx.dtype == DType::f32) {
+    for_panels(context, op, [&](std::int64_t first, const Tensor& w) {
+      gemm.run({dz.columns(first, w.rows)}, {w}, dx, op.add_dx || first > 0);
+    });
+    return;
+  }
+  auto* const memory = static_cast<std::byte*>(op.scratch.data) + logits_bytes(dz.rows, op.w.rows);
+  const Tensor sum = make_tensor(reinterpret_cast<float*>(memory), dx.rows, dx.cols);
+  for_panels(context, op, [&](std::int64_t first, const Tensor& w) {
+    gemm.run({dz.columns(first, w.rows)}, {w}, sum, first > 0);
+  });
+  parallel_for(dx.rows, rows_per_task(dx.cols), [&](std::int64_t begin, std::int64_t end) {
+    HWY_DYNAMIC_DISPATCH(round_rows)(sum, dx, op.add_dx, begin, end);
+  });
+}
+
 void run_head_loss(const Context& context, const HeadLoss& op, bool gradients) {
   Gemm& gemm = context.state<Gemm>();
-  const Tensor w = unpacked(context, op.w, op.scales, op.x.dtype);
   for (std::int64_t chunk = 0; chunk < op.x.rows; chunk += op.at.chunk_rows) {
     const std::int64_t rows = std::min<std::int64_t>(op.at.chunk_rows, op.x.rows - chunk);
     const Tensor x = op.x.row_range(chunk, rows);
     const Tensor logits = make_tensor(static_cast<float*>(op.scratch.data), rows, op.w.rows);
     const Tensor dz = dz_in_place_of(logits, op.x.dtype);
-    gemm.run({x}, transposed(w), logits, false);
+    for_panels(context, op, [&](std::int64_t first, const Tensor& w) {
+      gemm.run({x}, transposed(w), logits.columns(first, w.rows), false);
+    });
     parallel_for(rows, rows_per_task(op.w.rows), [&](std::int64_t begin, std::int64_t end) {
       HWY_DYNAMIC_DISPATCH(head_loss_rows)(op, logits, dz, chunk, begin, end, gradients);
     });
     if (!gradients) continue;
-    if (op.dx) gemm.run({dz}, {w}, op.dx.row_range(chunk, rows), op.add_dx);
+    if (op.dx) head_loss_dx(context, op, dz, op.dx.row_range(chunk, rows));
     if (op.dw) gemm.run(transposed(dz), {x}, op.dw, true);
   }
 }
@@ -167,7 +217,8 @@ void softcap_backward(const Context&, const OpCall& call) {
 std::int64_t head_loss_scratch_bytes(std::span<const Shape> in, const Attributes& attributes) {
   const std::int64_t N = in[0].rows;
   const std::int64_t rows = std::min<std::int64_t>(attributes.as<HeadLossAttributes>().chunk_rows, N);
-  return rows * in[1].rows * static_cast<std::int64_t>(sizeof(float));
+  const bool panels = panel_rows(in[1], in[0].dtype) < in[1].rows;
+  return logits_bytes(rows, in[1].rows) + (panels ? logits_bytes(rows, in[0].cols) : 0);
 }
 
 }  // namespace

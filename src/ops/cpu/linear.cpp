@@ -76,14 +76,15 @@ void unpack_row(const Tensor& w, const Tensor& scales, std::int64_t row, const T
   HWY_DYNAMIC_DISPATCH(unpack_any_row)(w, scales, row, to, to_row);
 }
 
-Tensor unpacked(const Context& context, const Tensor& w, const Tensor& scales, DType dtype) {
-  if (w.dtype == dtype) return w;
+Tensor unpacked_rows(const Context& context, const Tensor& w, const Tensor& scales, std::int64_t first,
+                     std::int64_t count, DType dtype) {
+  if (w.dtype == dtype) return w.row_range(first, count);
   Arena& memory = context.state<UnpackedMatrix>().memory;
-  const std::int64_t bytes = w.count() * dtype_bytes(dtype);
+  const std::int64_t bytes = count * w.cols * dtype_bytes(dtype);
   if (memory.bytes() < bytes) memory = Arena(bytes, "an unpacked matrix", "lower dim or vocab_size");
-  const Tensor plain{memory.at(0), w.rows, w.cols, w.cols, dtype, Device::cpu};
-  parallel_for(w.rows, rows_per_task(w.cols), [&](std::int64_t begin, std::int64_t end) {
-    for (std::int64_t row = begin; row < end; ++row) unpack_row(w, scales, row, plain, row);
+  const Tensor plain{memory.at(0), count, w.cols, w.cols, dtype, Device::cpu};
+  parallel_for(count, rows_per_task(w.cols), [&](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t row = begin; row < end; ++row) unpack_row(w, scales, first + row, plain, row);
   });
   return plain;
 }
@@ -252,7 +253,7 @@ void linear_forward(const Context& context, const OpCall& call) {
 void linear_backward(const Context& context, const OpCall& call) {
   const Linear op(call);
   Gemm& gemm = context.state<Gemm>();
-  if (op.dx) gemm.run({op.dy}, {op.w}, op.dx, op.add_dx);
+  if (op.dx) gemm.run({op.dy}, {unpacked(context, op.w, op.scales, op.dy.dtype)}, op.dx, op.add_dx);
   if (op.dw) gemm.run(transposed(op.dy), {op.x}, op.dw, true);
   if (!op.db) return;
   sum_over_rows(

@@ -39,8 +39,13 @@ void unpack_block_row(const Tensor& w, std::int64_t row, const Tensor& to, std::
 // one place and in this order.
 Tensor plain_rows(const Tensor& w, std::int64_t first, std::int64_t count);
 
-// w in `dtype`: w itself, or a copy in memory that is reused by the next call.
-Tensor unpacked(const Context& context, const Tensor& w, const Tensor& scales, DType dtype);
+// Rows [first, first + count) of w in `dtype`: those of w itself, or a copy in memory that is reused
+// by the next call.
+Tensor unpacked_rows(const Context& context, const Tensor& w, const Tensor& scales, std::int64_t first,
+                     std::int64_t count, DType dtype);
+inline Tensor unpacked(const Context& context, const Tensor& w, const Tensor& scales, DType dtype) {
+  return unpacked_rows(context, w, scales, 0, w.rows, dtype);
+}
 
 // y = x w^T for some outputs of a linear and all rows.
 struct LinearRows {
