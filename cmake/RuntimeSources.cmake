@@ -34,7 +34,7 @@ function(thimble_runtime_sources out)
   # ... browser.cpp; the others are not replaced.
   list(FILTER files EXCLUDE REGEX "/tokenizer/(regex|unicode_tables)\\.cpp$")
   list(FILTER files EXCLUDE REGEX "/(tokenizer/bpe_train|pack/(gptq|prune|pack_estimate))\\.cpp$")
-  list(FILTER files EXCLUDE REGEX "/formats/(export|hugging_face|gguf|npz|pickle|int8_state|trace|pack_|weights_file).*$")
+  list(FILTER files EXCLUDE REGEX "/formats/(adapters|export|hugging_face|gguf|npz|pickle|int8_state|trace|pack_|weights_file).*$")
   set(${out} ${files} PARENT_SCOPE)
 endfunction()
 
