@@ -177,32 +177,6 @@ std::string costs_text(const DryRun& run) {
   return table.text(page_width(0));
 }
 
-// Peak memory of the run.
-std::string memory_text(const Summary& s) {
-  const MemoryPlan& plan = s.plan;
-  const std::int64_t unshared =
-      plan.prepared_bytes + plan.activation_bytes + plan.gradient_bytes + plan.scratch_bytes;
-  Table table({"memory", "MiB"});
-  const auto row = [&](std::string_view what, std::int64_t bytes) {
-    if (bytes != 0)
-      table.row({std::string(what), fmt::format("{:.1f}", static_cast<double>(bytes) / (1 << 20))});
-  };
-  row("base weights", s.base_bytes);
-  row("parameters", s.weight_bytes);
-  row("parameter gradients", s.gradient_bytes);
-  row("optimizer", s.optimizer_bytes);
-  row("optimizer scratch", s.update_bytes);
-  row("prepared weights", plan.prepared_bytes);
-  row("activations", plan.activation_bytes);
-  row("activation gradients", plan.gradient_bytes);
-  row("scratch", plan.scratch_bytes);
-  row("saved by reuse", plan.arena_bytes - unshared);
-  row("validation", s.validation_bytes);
-  row("program and libraries", s.process_bytes);
-  row("total", s.total_bytes());
-  return table.text(page_width(0));
-}
-
 std::string as_text(const DryRun& run) {
   std::string text;
   for (const std::string& line : run.derivations) text += line + "\n";
@@ -210,7 +184,7 @@ std::string as_text(const DryRun& run) {
   text += costs_text(run);
   if (run.device == Device::cuda)
     text += fmt::format("free GPU memory: {}\n", in_bytes(static_cast<double>(run.available_bytes)));
-  return text + "\n" + groups_text(run) + "\n" + memory_text(run.summary) + "\n" + settings_text(run);
+  return text + "\n" + groups_text(run) + "\n" + memory_text(run.summary, page_width(0)) + "\n" + settings_text(run);
 }
 
 Json as_json(const DryRun& run) {

@@ -1,5 +1,7 @@
 #include "train/run_cost.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <optional>
 
@@ -143,6 +145,31 @@ Summary summarize(const Config& config, Device device, const StoredWeights* base
   s.tokens_per_step = config.train.batch_tokens;
   s.training_tokens = static_cast<double>(config.train.steps) * static_cast<double>(s.tokens_per_step);
   return s;
+}
+
+std::string memory_text(const Summary& s, std::size_t width) {
+  const MemoryPlan& plan = s.plan;
+  const std::int64_t unshared =
+      plan.prepared_bytes + plan.activation_bytes + plan.gradient_bytes + plan.scratch_bytes;
+  Table table({"memory", "MiB"});
+  const auto row = [&](std::string_view what, std::int64_t bytes) {
+    if (bytes != 0)
+      table.row({std::string(what), fmt::format("{:.1f}", static_cast<double>(bytes) / (1 << 20))});
+  };
+  row("base weights", s.base_bytes);
+  row("parameters", s.weight_bytes);
+  row("parameter gradients", s.gradient_bytes);
+  row("optimizer", s.optimizer_bytes);
+  row("optimizer scratch", s.update_bytes);
+  row("prepared weights", plan.prepared_bytes);
+  row("activations", plan.activation_bytes);
+  row("activation gradients", plan.gradient_bytes);
+  row("scratch", plan.scratch_bytes);
+  row("saved by reuse", plan.arena_bytes - unshared);
+  row("validation", s.validation_bytes);
+  row("program and libraries", s.process_bytes);
+  row("total", s.total_bytes());
+  return table.text(width);
 }
 
 std::string_view group_name(ParamGroup group) {

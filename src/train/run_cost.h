@@ -59,6 +59,9 @@ struct Summary {
 // adapters needs the weights of their base; without them, only the parameters and FLOPs are right.
 Summary summarize(const Config& config, Device device = Device::cpu, const StoredWeights* base = nullptr);
 
+// A table of the parts of total_bytes(), in MiB.
+std::string memory_text(const Summary& summary, std::size_t width);
+
 std::string_view group_name(ParamGroup group);
 
 // Returns the config with micro_batch filled in, unless it was given. Starts from about 8192 tokens
