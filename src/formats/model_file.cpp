@@ -110,7 +110,9 @@ ModelFile open_adapters_of(const SafetensorsFile& file, const fs::path& path, co
   ModelFile model = open_base({*base, *digest}, path.string(), progress);
   check_same_shapes(model.config.model, config.model, path.string(), *base);
   out.stored = std::move(model.stored);
+  out.path = *base;  // what the adapters are added to
   add_adapters(out, path, 1, progress);
+  out.path = path;
   if (as != WeightsAs::stored) merge(out);
   return out;
 }
