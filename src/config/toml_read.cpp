@@ -1,5 +1,5 @@
-// Reads TOML, for config/toml.h. The browser's runtime has a smaller reader (wasm/platform.cpp), which
-// needs no toml++.
+// Reads TOML, for config/toml.h. The browser's runtime has a smaller reader (wasm/platform.cpp),
+// which needs no toml++.
 #include <fmt/format.h>
 #include <toml++/toml.h>
 

@@ -161,7 +161,8 @@ std::vector<std::byte> range_compress(std::span<const std::byte> bytes, const Ra
   return out;
 }
 
-void range_decompress(std::span<const std::byte> stored, std::span<std::byte> bytes) {
+void range_decompress(std::span<const std::byte> stored, std::span<std::byte> bytes,
+                      const std::function<void(std::size_t)>& on_progress) {
   check(stored.size() >= kHeaderBytes, "the range-coded data is truncated: it has {} bytes", stored.size());
   const std::uint64_t size = get(stored.first(8)), integers = get(stored.subspan(8, 8));
   const auto width = static_cast<std::uint32_t>(get(stored.subspan(16, 4)));
@@ -171,7 +172,7 @@ void range_decompress(std::span<const std::byte> stored, std::span<std::byte> by
         "the range-coded data is damaged: {} integers in rows of {} do not match {} bytes", integers, width,
         size);
   RangeDecoder decoder(stored.subspan(kHeaderBytes));
-  code_all(decoder, {integers, width}, bytes, {});
+  code_all(decoder, {integers, width}, bytes, on_progress);
   decoder.check_ended();
 }
 

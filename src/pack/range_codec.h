@@ -45,8 +45,9 @@ std::vector<std::byte> range_compress(std::span<const std::byte> bytes, const Ra
                                       const std::function<void(std::size_t)>& on_progress = {});
 
 // Decompresses all of `stored`; the result must fill `bytes` exactly. Damaged input throws an Error
-// or gives wrong bytes; there is no checksum.
-void range_decompress(std::span<const std::byte> stored, std::span<std::byte> bytes);
+// or gives wrong bytes; there is no checksum. Calls `on_progress` with the size of every piece.
+void range_decompress(std::span<const std::byte> stored, std::span<std::byte> bytes,
+                      const std::function<void(std::size_t)>& on_progress = {});
 
 // A carry-less range coder for binary decisions (as in lpaq). It splits a 32-bit interval in
 // proportion to the probability, and writes the leading bytes as soon as both ends agree on them.

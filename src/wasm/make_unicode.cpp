@@ -31,7 +31,8 @@ void print_properties() {
   std::puts("};");
 }
 
-// A run: every `step`th of the characters from `first` to `last` is mapped to itself plus `distance`.
+// A run: every `step`th of the characters from `first` to `last` is mapped to itself plus
+// `distance`.
 void print_case(const char* name, char32_t (*mapped)(char32_t)) {
   struct Run {
     char32_t first, last, step;

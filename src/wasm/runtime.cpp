@@ -25,14 +25,17 @@
 #include "infer/batcher.h"
 #include "infer/constraint.h"
 #include "model/model.h"
+#include "pack/range_codec.h"
 #include "serve/completion_request.h"
 #include "serve/fields.h"
 
-// Provided by thimble.mjs. thimble_part fills the content of a part of the weights that another
-// thread has decoded and returns 1, or returns 0: this thread decodes it.
+// Provided by thimble.mjs. thimble_part fills the content of a part of the weights that a helper
+// has decoded and returns 1, or returns 0: this instance decodes it. thimble_progress is called
+// with the number of bytes that this instance has decoded since the last call.
 extern "C" {
 __attribute__((import_module("thimble"), import_name("part"))) int thimble_part(int index,
                                                                                 std::byte* content);
+__attribute__((import_module("thimble"), import_name("progress"))) void thimble_progress(std::size_t bytes);
 }
 
 namespace thimble {
@@ -113,6 +116,13 @@ struct Bytes {
   std::string_view view() const { return {reinterpret_cast<const char*>(data), size}; }
 };
 
+void decode(std::span<const std::byte> stored, Codec codec, std::span<std::byte> content) {
+  if (content.empty()) return;
+  if (codec == Codec::range) return range_decompress(stored, content, thimble_progress);
+  decompress(stored, codec, content);
+  thimble_progress(content.size());
+}
+
 Json json_bytes(std::string_view bytes) {
   Json array = Json::array();
   for (const char byte : bytes) array.push(static_cast<std::int64_t>(static_cast<unsigned char>(byte)));
@@ -189,6 +199,9 @@ EMSCRIPTEN_KEEPALIVE const char* thimble_text() {
 EMSCRIPTEN_KEEPALIVE std::size_t thimble_text_size() {
   return text.size();
 }
+EMSCRIPTEN_KEEPALIVE const char* thimble_sources() {
+  return kSources;
+}
 
 // Opens an artifact; -> its facts.
 EMSCRIPTEN_KEEPALIVE int thimble_open(std::byte* data, std::size_t size) {
@@ -196,12 +209,10 @@ EMSCRIPTEN_KEEPALIVE int thimble_open(std::byte* data, std::size_t size) {
     opened.reset();
     const PartReader reader = [](const ArtifactPart& part, std::size_t index) {
       std::vector<std::byte> content(part.raw_bytes);
-      if (thimble_part(static_cast<int>(index), content.data()) == 0) content = part.content();
+      if (thimble_part(static_cast<int>(index), content.data()) == 0)
+        decode(part.stored, part.codec, content);
       return content;
     };
-EMSCRIPTEN_KEEPALIVE const char* thimble_sources() {
-  return kSources;
-}
     std::optional<Bytes> bytes(std::in_place, data, size);
     ModelFile file = read_artifact(bytes->span(), "the model", WeightsAs::stored, {}, reader).model;
     bytes.reset();  // the weights do not refer to the file
@@ -210,7 +221,7 @@ EMSCRIPTEN_KEEPALIVE const char* thimble_sources() {
   });
 }
 
-// The parts of an artifact, for the threads that decode them:
+// The parts of an artifact, for the helpers that decode them:
 // [{"offset", "bytes", "raw", "codec"}].
 EMSCRIPTEN_KEEPALIVE int thimble_parts(const std::byte* data, std::size_t size) {
   return guarded([&] {
@@ -226,13 +237,17 @@ EMSCRIPTEN_KEEPALIVE int thimble_parts(const std::byte* data, std::size_t size) 
   });
 }
 
-// Decodes one part into `content`.
-EMSCRIPTEN_KEEPALIVE int thimble_decode(int codec, std::byte* stored, std::size_t size, std::byte* content,
-                                        std::size_t raw) {
+// Decodes one part; its content is at thimble_decoded().
+EMSCRIPTEN_KEEPALIVE int thimble_decode(int codec, std::byte* stored, std::size_t size, std::size_t raw) {
   return guarded([&] {
-    decompress({stored, size}, static_cast<Codec>(codec), {content, raw});
+    const Bytes bytes{stored, size};
+    decoded.resize(raw);
+    decode(bytes.span(), static_cast<Codec>(codec), decoded);
     return std::string();
   });
+}
+EMSCRIPTEN_KEEPALIVE const std::byte* thimble_decoded() {
+  return decoded.data();
 }
 
 // Starts a request: the body of /v1/chat/completions if it has "messages", else of /v1/completions.

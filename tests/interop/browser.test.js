@@ -107,6 +107,20 @@ for (const [name, { missing, launch: start, open }] of Object.entries(drivers)) 
     }
   });
 
+  test(`${name}: other workers decode a range-coded model`, options, async () => {
+    const browser = await start();
+    try {
+      await open(browser, 'chat', async (page) => {
+        const { helpers, cores } = await page.evaluate(async () => ({ helpers: (await window.thimble.ready).helpers, cores: navigator.hardwareConcurrency }));
+        // The first one may decode all parts of a small model before the others start.
+        if (cores > 1) assert.ok(helpers >= 1 && helpers <= cores, `${helpers} helpers, ${cores} cores`);
+        else assert.equal(helpers, 0);
+      });
+    } finally {
+      await browser.close();
+    }
+  });
+
   test(`${name}: a chat model answers as many held-out questions as natively`, options, async () => {
     const { right } = JSON.parse(succeed('eval', at('chat.thimble'), '--data', at('questions.jsonl'), '--exact', '--dtype', 'f32', '--json', '-q'));
     assert.ok(right >= 30, `the model is trained: ${right} of 100 answers`);

@@ -143,24 +143,59 @@ test('wrong requests and damaged files are errors with a code', { skip }, async 
   await assert.rejects(load({ wasm: join(folder, 'absent.wasm'), model: bytes }), code('network'));
 });
 
+// A worker in this thread. `kind` says how it fails, if it does.
+function fake_helper(help, kind, seen) {
+  if (kind === 'refused') throw new Error('workers are forbidden');
+  const worker = {
+    terminate: () => { seen.ended += 1; },
+    postMessage: (data) => {
+      if (kind === 'broken') return setTimeout(() => worker.onerror({ preventDefault: () => {} }), 1);
+      if (kind === 'damaged') data = { ...data, stored: data.stored.slice(1) };
+      const post = (answer) => setTimeout(() => {
+        if (answer.content) seen.decoded += answer.content.length;
+        worker.onmessage({ data: answer });
+      }, 1);
+      return help(data, post);
+    },
+  };
+  seen.started += 1;
+  return worker;
+}
+
+test('helpers decode range-coded weights, and the runtime what they did not decode', { skip }, async () => {
+  const complete = async (model) => [...(await model.complete({ prompt: 'Where is', max_tokens: 20, temperature: 0, ignore_eos: true })).tokens];
+  const expected = await complete(await open('chat')), cores = Object.getOwnPropertyDescriptor(globalThis, 'navigator');
+  const { help } = await import(pathToFileURL(join(at('chat-js'), 'thimble.mjs')).href);
+  try {
+    Object.defineProperty(globalThis, 'navigator', { value: { hardwareConcurrency: 3 }, configurable: true });
+    for (const kind of ['works', 'refused', 'broken', 'damaged']) {
+      const seen = { started: 0, ended: 0, decoded: 0 }, fractions = [];
+      const onProgress = ({ stage, fraction }) => { if (stage === 'decoding weights') fractions.push(fraction); };
+      const model = await open('chat', { helper: () => fake_helper(help, kind, seen), onProgress });
+      assert.deepEqual(await complete(model), expected, kind);
+      assert.equal(seen.started, kind === 'refused' ? 0 : 3, kind);
+      assert.equal(seen.ended, seen.started, kind);
+      assert.equal(model.info.helpers > 0, kind === 'works', kind);
+      assert.ok(kind === 'works' ? seen.decoded > 0.9 * model.info.parameters : seen.decoded === 0, `${kind}: ${seen.decoded} bytes of ${model.info.parameters}`);
+      assert.ok(fractions.length > 5 && fractions.every((fraction, i) => fraction <= 1 && (i === 0 || fraction >= fractions[i - 1])), fractions.join());
+      assert.equal(fractions.at(-1), 1, kind);
+    }
+    const seen = { started: 0, ended: 0, decoded: 0 };
+    await open('packed', { helper: () => fake_helper(help, 'works', seen) });
+    assert.equal(seen.started, 0, 'zstd needs no helpers');
+  } finally {
+    if (cores) Object.defineProperty(globalThis, 'navigator', cores);
+    else delete globalThis.navigator;
+  }
+});
+
 test('the runtime is small and asks only for functions that thimble.mjs has', { skip }, async () => {
   const bytes = await readFile(join(shared, 'thimble.wasm'));
   assert.ok(bytes.length <= 1_500_000, `${bytes.length} bytes`);
-  const known = /^(thimble\.(part|normalize|compile|release|matches)|wasi_snapshot_preview1\.\w+|env\.(emscripten_notify_memory_growth|__call_sighandler|getentropy))$/;
+  const known = /^(thimble\.(part|progress|normalize|compile|release|matches)|wasi_snapshot_preview1\.\w+|env\.(emscripten_notify_memory_growth|__call_sighandler|getentropy))$/;
   for (const { module, name } of WebAssembly.Module.imports(new WebAssembly.Module(bytes))) assert.match(`${module}.${name}`, known);
 });
 
-test('export reports what is missing, and leaves nothing behind', { skip }, async () => {
-  await writeFile(at('broken.thimble'), (await readFile(at('chat.thimble'))).subarray(0, 1000));
-  for (const words of [['export', at('broken.thimble'), '--format', 'html', '-o', at('x.html')],
-    ['export', at('llama'), '--format', 'html', '--type', 'f16', '-o', at('x.html')],
-    ['export', at('llama'), '--format', 'gguf', '--bits', '8', '-o', at('x.html')]]) {
-    const { exit_code, stderr } = thimble(...words);
-    assert.notEqual(exit_code, 0);
-    assert.match(stderr, /^error: .*/m);
-  }
-  assert.ok(!readdirSync(folder).some((name) => name.startsWith('x.html')));
-});
 test('export refuses a runtime that was built from other sources', { skip }, async () => {
   mkdirSync(at('other', 'bin'), { recursive: true });
   mkdirSync(at('other', 'share', 'thimble'), { recursive: true });
@@ -185,3 +220,14 @@ test('export refuses a runtime that was built from other sources', { skip }, asy
   assert.match(built.stderr, /^hint: build it again: cmake --build .*other --target thimble_wasm$/m);
 });
 
+test('export reports what is missing, and leaves nothing behind', { skip }, async () => {
+  await writeFile(at('broken.thimble'), (await readFile(at('chat.thimble'))).subarray(0, 1000));
+  for (const words of [['export', at('broken.thimble'), '--format', 'html', '-o', at('x.html')],
+    ['export', at('llama'), '--format', 'html', '--type', 'f16', '-o', at('x.html')],
+    ['export', at('llama'), '--format', 'gguf', '--bits', '8', '-o', at('x.html')]]) {
+    const { exit_code, stderr } = thimble(...words);
+    assert.notEqual(exit_code, 0);
+    assert.match(stderr, /^error: .*/m);
+  }
+  assert.ok(!readdirSync(folder).some((name) => name.startsWith('x.html')));
+});

@@ -52,6 +52,7 @@ function obstacle() {
   return '';
 }
 
+const helpers = [];  // keeps references to them
 let worker = null, requests = 0, broken = '';  // broken: why the worker cannot be used any more
 const running = new Map();  // by id: what to call with tokens, the result or an error
 
@@ -68,7 +69,8 @@ function start() {
   // A classic script: from file://, Chromium refuses workers that are modules.
   const source = take_text('thimble-worker').replace(/^export (default )?/gm, '');
   const texts = Object.fromEntries(Object.keys(about.parts).map((id) => [id, take_text(id)]));
-  worker = new Worker(URL.createObjectURL(new Blob([source], { type: 'text/javascript' })));
+  const url = URL.createObjectURL(new Blob([source], { type: 'text/javascript' }));
+  worker = new Worker(url);
   return new Promise((resolve, reject) => {
     const fail = (error) => {
       broken = sentence(error);
@@ -80,12 +82,21 @@ function start() {
     worker.onerror = (event) => fail({ message: `The program of the model stopped: ${event.message ?? 'no reason given'}` });
     worker.onmessage = ({ data }) => {
       if (data.progress) show_progress(data.progress);
+      else if (data.helper) start_helper(url, data.helper);
       else if (data.ready) resolve(data.ready);
       else if (data.failed) fail(data.failed);
       else receive_answer(data);
     };
     worker.postMessage({ load: { about, texts } });
   });
+}
+
+// Another worker, which helps the first one over the port (worker.js).
+function start_helper(url, port) {
+  const helper = new Worker(url);
+  helper.onerror = (event) => event.preventDefault();  // the first worker then works alone
+  helper.postMessage({ port }, [port]);
+  helpers.push(helper);
 }
 
 function receive_answer({ id, tokens, per_second, result, error }) {

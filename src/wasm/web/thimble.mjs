@@ -253,7 +253,7 @@ function matchesOf(regex, text, size) {
 
 // An instance of thimble.wasm and its memory.
 class Runtime {
-  static async start(module, onPart) {
+  static async start(module, { part, progress }) {
     const runtime = new Runtime();
     // A reactor: the C library asks for the clock, and for files that it then does not find.
     const badFile = 8, notSupported = 52;
@@ -307,7 +307,7 @@ class Runtime {
         return give(new Uint8Array(bounds.buffer), bounds.length / 2, countAt);
       },
     };
-    const imports = { thimble: { part: onPart, ...tokenizing }, wasi_snapshot_preview1: {}, env: {} };
+    const imports = { thimble: { part, progress, ...tokenizing }, wasi_snapshot_preview1: {}, env: {} };
     for (const { module: from, name } of WebAssembly.Module.imports(module))
       imports[from][name] ??= (from === "wasi_snapshot_preview1" && wasi[name]) ||
         (name === "emscripten_notify_memory_growth" ? () => {} : () => notSupported);
@@ -551,9 +551,83 @@ export async function decode_part(text, part) {
   return bytes;
 }
 
+// ---- helpers: workers that decode range-coded parts of the weights
+
+const kRangeCoded = 3, kMostHelpers = 8, kSilenceMilliseconds = 10_000;
+
+// What a worker does with a message of load(), which posts its answers with `post`.
+let helping;
+export async function help({ wasm, part, stored }, post) {
+  const start = async () => {
+    const module = wasm instanceof WebAssembly.Module ? wasm : await WebAssembly.compile(wasm);
+    return Runtime.start(module, { part: () => 0, progress: (bytes) => post({ progress: bytes }) });
+  };
+  try {
+    const runtime = await (helping ??= start());
+    runtime.call("model", "thimble_decode", part.codec, runtime.place(stored), stored.length, part.raw);
+    const content = runtime.bytes(runtime.exports.thimble_decoded(), part.raw).slice();
+    post({ content }, [content.buffer]);
+  } catch (error) {
+    post({ failed: error.message });
+  }
+}
+
+// Lets helpers decode the range-coded parts, the largest first; -> their contents by index, and the
+// number of helpers that worked. What no helper could decode is missing: the runtime then decodes it.
+// `wasm`: its bytes, because Chromium lets no two workers of a page from file:// share a module.
+async function decodedByHelpers(start, wasm, bytes, parts, onBytes) {
+  const contents = new Map(), worked = new Set();
+  const waiting = parts.map((part, index) => ({ ...part, index })).filter(({ codec }) => codec === kRangeCoded);
+  waiting.sort((a, b) => b.raw - a.raw);
+  const count = Math.min(globalThis.navigator?.hardwareConcurrency ?? 1, waiting.length, kMostHelpers);
+  const one = () => new Promise((resolve) => {
+    let helper, part, timer, code = wasm;
+    const end = () => {
+      clearTimeout(timer);
+      helper?.terminate();
+      resolve();
+    };
+    // A helper reports its progress many times a second. The timer also keeps a reference to it.
+    const watch = () => {
+      clearTimeout(timer);
+      timer = setTimeout(end, kSilenceMilliseconds);
+    };
+    const give = () => {
+      part = waiting.shift();
+      if (!part) return end();
+      const stored = bytes.slice(part.offset, part.offset + part.bytes);
+      helper.postMessage({ wasm: code, part, stored }, [stored.buffer]);
+      code = undefined;  // once is enough
+    };
+    const take = ({ data }) => {
+      watch();
+      if (data.progress) return onBytes(data.progress);
+      if (!data.content) return end();
+      contents.set(part.index, data.content);
+      worked.add(helper);
+      give();
+    };
+    try {
+      helper = start();
+      helper.onmessage = take;
+      helper.onerror = helper.onmessageerror = (event) => {
+        event.preventDefault();  // it ends here, not at the page
+        end();
+      };
+      watch();
+      give();
+    } catch {
+      end();
+    }
+  });
+  if (count > 1) await Promise.all(Array.from({ length: count }, one));
+  return { contents, helpers: worked.size };
+}
+
 // Opens a model. wasm, model: bytes, a Response or an address (in Node also a path). onProgress
-// receives {stage, fraction}.
-export async function load({ wasm, model, onProgress, about = {} }) {
+// receives {stage, fraction}. helper: a function that returns a new Worker, which calls help() with
+// the data of each message; then all cores decode the weights of a range-coded model.
+export async function load({ wasm, model, onProgress, helper, about = {} }) {
   checkSupport();
   const progress = (stage, fraction) => onProgress?.({ stage, fraction });
   progress("reading", 0);
@@ -561,21 +635,25 @@ export async function load({ wasm, model, onProgress, about = {} }) {
     wasm instanceof WebAssembly.Module ? wasm : bytesOf(wasm, "the runtime"), bytesOf(model, "the model")]);
   progress("starting", 0);
   const module = code instanceof WebAssembly.Module ? code : await WebAssembly.compile(code);
-  let parts = [], total = 0, done = 0;
-  const onPart = (index) => {
-    // Called before a part of the weights is decoded. Parts 0 and 1 are metadata and tokenizer.
-    progress("decoding weights", total > 0 ? done / total : 0);
-    done += parts[index + 2]?.raw ?? 0;
-    return 0;
+  let contents = new Map(), helpers = 0, total = 0, done = 0;
+  const onBytes = (count) => progress("decoding weights", Math.min((done += count) / total, 1));
+  const part = (index, at) => {
+    const content = contents.get(index);
+    if (!content) return 0;
+    runtime.bytes(at, content.length).set(content);
+    contents.delete(index);
+    return 1;
   };
-  const runtime = await Runtime.start(module, onPart);
+  const runtime = await Runtime.start(module, { part, progress: onBytes });
   const at = runtime.place(bytes);
-  parts = JSON.parse(runtime.call("model", "thimble_parts", at, bytes.length));
-  for (const part of parts.slice(2)) total += part.raw;
+  const weights = JSON.parse(runtime.call("model", "thimble_parts", at, bytes.length)).slice(2);  // after metadata and tokenizer
+  for (const { raw } of weights) total += raw;
+  progress("decoding weights", 0);
+  if (helper) ({ contents, helpers } = await decodedByHelpers(helper, code, bytes, weights, onBytes));
   const facts = JSON.parse(runtime.call("model", "thimble_open", at, bytes.length));
   progress("ready", 1);
   const training = facts.metadata["thimble.training"];
   const model_card = training ? JSON.parse(training) : {};
   delete facts.metadata;
-  return new Model(runtime, { name: "model", bits_per_byte: model_card.val_bpb ?? null, model_card, echo: true, ...facts, ...about });
+  return new Model(runtime, { name: "model", bits_per_byte: model_card.val_bpb ?? null, model_card, echo: true, helpers, ...facts, ...about });
 }

@@ -6,7 +6,12 @@
 //   {id, complete: options, abort}      {id, tokens, per_second} ..., then {id, result} or {id, error}
 //   {id, abort: true}
 //
-// `texts` are the texts of the file's elements by id. Completions run one after the other.
+//                                       {helper: port}
+//
+// `texts` are the texts of the file's elements by id. Completions run one after the other. On
+// {helper}, the page starts another worker with the same script and posts it {port}; over the port,
+// that one decodes parts of the weights (help() in thimble.mjs). A worker does not start workers
+// itself: in Firefox 153, `new Worker` in a worker sometimes does not return.
 
 const milliseconds_between_messages = 33;
 
@@ -29,8 +34,21 @@ async function load_model({ about, texts }) {
   const onProgress = (progress) => postMessage({ progress });
   const { name, bits_per_byte, model_card } = about;
   const facts = { name, bits_per_byte, model_card };
-  model = await load({ wasm: parts['thimble-wasm'], model: parts['thimble-model'], onProgress, about: facts });
+  model = await load({ wasm: parts['thimble-wasm'], model: parts['thimble-model'], onProgress, about: facts, helper: start_helper });
   postMessage({ ready: model.info });
+}
+
+function start_helper() {
+  const { port1, port2 } = new MessageChannel();
+  postMessage({ helper: port2 }, [port2]);
+  const terminate = () => port1.postMessage({ end: true });
+  return Object.assign(port1, { terminate });
+}
+
+function help_over(port) {
+  const post = (...answer) => port.postMessage(...answer);
+  port.onmessage = ({ data }) => (data.end ? close() : help(data, post));
+  port.onmessageerror = () => post({ failed: 'a message could not be read' });
 }
 
 async function run_completion(id, options, signal) {
@@ -60,6 +78,7 @@ function complete(id, options) {
 }
 
 onmessage = ({ data }) => {
+  if (data.port) help_over(data.port);
   if (data.load) load_model(data.load).catch((error) => postMessage({ failed: plain(error) }));
   if (data.complete) complete(data.id, data.complete);
   if (data.abort) running.get(data.id)?.abort();
