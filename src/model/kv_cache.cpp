@@ -12,8 +12,12 @@ KvCache::KvCache(const ModelConfig& config, std::int64_t slots, DType dtype,
       layers_(config.passes(loop_on)),
       dtype_(dtype),
       runtime_(std::move(runtime)),
-      arena_(runtime_, 2 * layers_ * slots_ * context_ * width_ * dtype_bytes(dtype), "the key-value cache",
+      arena_(runtime_, bytes(config, slots, dtype, loop_on), "the key-value cache",
              "use fewer slots or samples, or a shorter context") {}
+
+std::int64_t KvCache::bytes(const ModelConfig& config, std::int64_t slots, DType dtype, bool loop_on) {
+  return 2 * config.passes(loop_on) * slots * config.context * config.kv_width() * dtype_bytes(dtype);
+}
 
 Tensor KvCache::matrix(std::int64_t index) const {
   const std::int64_t rows = slots_ * context_;

@@ -21,6 +21,8 @@ class KvCache {
   KvCache(const ModelConfig& config, std::int64_t slots, DType dtype = DType::f32,
           std::shared_ptr<DeviceRuntime> runtime = cpu_runtime(), bool loop_on = true);
 
+  static std::int64_t bytes(const ModelConfig& config, std::int64_t slots, DType dtype, bool loop_on = true);
+
   std::int64_t slots() const { return slots_; }
   Tensor keys(std::int64_t layer) const { return matrix(2 * layer); }
   Tensor values(std::int64_t layer) const { return matrix(2 * layer + 1); }
