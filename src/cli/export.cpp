@@ -192,13 +192,15 @@ void check_memory(std::string_view name, const ModelConfig& config, std::int64_t
   constexpr std::int64_t kMostBytes = std::int64_t{4} << 30;
   const std::int64_t needed = weights + std::max(loading, cache + activations);
   const bool large_cache = cache > weights;
-  check(needed <= kMostBytes,
-        Hint{large_cache ? "use a model with a shorter context, or with fewer key-value heads"
-                         : "pack it first with --bits 8, 6 or 5, or use a smaller model"},
-        "{} needs about {} bytes of memory, but a page can use at most {}: weights {}, reading the file {}, "
-        "key-value cache for {} tokens {}, activations {}",
-        name, with_commas(needed), with_commas(kMostBytes), with_commas(weights), with_commas(loading),
-        with_commas(config.context), with_commas(cache), with_commas(activations));
+  check(
+      needed <= kMostBytes,
+      Hint{large_cache ? "use a model with a shorter context, or with fewer key-value heads"
+                       : "pack it first with --bits 8, 6 or 5, or use a smaller model"},
+      "{} needs about {} bytes of memory, but a page can use at most {}: weights {}, key-value cache for {} "
+      "tokens {}, activations {}{}",
+      name, with_commas(needed), with_commas(kMostBytes), with_commas(weights), with_commas(config.context),
+      with_commas(cache), with_commas(activations),
+      loading > 0 ? fmt::format(", reading the file {}", with_commas(loading)) : "");
 }
 
 // The same before anything is packed: matrices take at least one byte per weight, or two as floats.
