@@ -183,8 +183,8 @@ struct BrowserModel {
   std::optional<TrainingFacts> training;
 };
 
-// Refuses a model that cannot run in the 4 GB that WebAssembly addresses. `loading`: what is in memory
-// beside the weights while they are unpacked.
+// Refuses a model that cannot run in the 4 GB that WebAssembly addresses. `loading`: what is in
+// memory beside the weights while they are unpacked.
 void check_memory(std::string_view name, const ModelConfig& config, std::int64_t weights,
                   std::int64_t loading) {
   const std::int64_t cache = KvCache::bytes(config, 1, DType::f32),
