@@ -142,6 +142,25 @@ test('wrong requests and damaged files are errors with a code', { skip }, async 
   await assert.rejects(load({ wasm: join(folder, 'absent.wasm'), model: bytes }), code('network'));
 });
 
+test('the runtime is small and asks only for functions that thimble.mjs has', { skip }, async () => {
+  const bytes = await readFile(join(shared, 'thimble.wasm'));
+  assert.ok(bytes.length <= 2_250_000, `${bytes.length} bytes`);
+  const known = /^(thimble\.part|wasi_snapshot_preview1\.\w+|env\.(emscripten_notify_memory_growth|__call_sighandler|getentropy))$/;
+  for (const { module, name } of WebAssembly.Module.imports(new WebAssembly.Module(bytes))) assert.match(`${module}.${name}`, known);
+});
+
+test('export reports what is missing, and leaves nothing behind', { skip }, async () => {
+  await writeFile(at('broken.thimble'), (await readFile(at('chat.thimble'))).subarray(0, 1000));
+  for (const words of [['export', at('broken.thimble'), '--format', 'html', '-o', at('x.html')],
+    ['export', at('llama'), '--format', 'html', '--type', 'f16', '-o', at('x.html')],
+    ['export', at('llama'), '--format', 'gguf', '--bits', '8', '-o', at('x.html')]]) {
+    const { exit_code, stderr } = thimble(...words);
+    assert.notEqual(exit_code, 0);
+    assert.match(stderr, /^error: .*/m);
+  }
+  assert.ok(!readdirSync(folder).some((name) => name.startsWith('x.html')));
+});
+
 // The runtime with a memory of `pages` pages of 64 KB that cannot grow. Its memory section is a list
 // of one memory: flags, initial and largest size in LEB128.
 function limited(wasm, pages) {
@@ -197,23 +216,4 @@ test('a model with a key-value cache above 4 GB is refused before anything is pa
     assert.match(stderr, /shorter context/);
   }
   assert.ok(!readdirSync(folder).some((name) => name.startsWith('too-large')));
-});
-
-test('the runtime is small and asks only for functions that thimble.mjs has', { skip }, async () => {
-  const bytes = await readFile(join(shared, 'thimble.wasm'));
-  assert.ok(bytes.length <= 2_250_000, `${bytes.length} bytes`);
-  const known = /^(thimble\.part|wasi_snapshot_preview1\.\w+|env\.(emscripten_notify_memory_growth|__call_sighandler|getentropy))$/;
-  for (const { module, name } of WebAssembly.Module.imports(new WebAssembly.Module(bytes))) assert.match(`${module}.${name}`, known);
-});
-
-test('export reports what is missing, and leaves nothing behind', { skip }, async () => {
-  await writeFile(at('broken.thimble'), (await readFile(at('chat.thimble'))).subarray(0, 1000));
-  for (const words of [['export', at('broken.thimble'), '--format', 'html', '-o', at('x.html')],
-    ['export', at('llama'), '--format', 'html', '--type', 'f16', '-o', at('x.html')],
-    ['export', at('llama'), '--format', 'gguf', '--bits', '8', '-o', at('x.html')]]) {
-    const { exit_code, stderr } = thimble(...words);
-    assert.notEqual(exit_code, 0);
-    assert.match(stderr, /^error: .*/m);
-  }
-  assert.ok(!readdirSync(folder).some((name) => name.startsWith('x.html')));
 });
