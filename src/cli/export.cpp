@@ -21,6 +21,8 @@
 #include "formats/artifact.h"
 #include "formats/export.h"
 #include "formats/pack_model.h"
+#include "model/kv_cache.h"
+#include "model/model.h"
 #include "model/stored_weights.h"
 #include "qa/model_facts.h"
 #include "serve/service.h"
@@ -197,12 +199,50 @@ struct BrowserModel {
   std::optional<TrainingFacts> training;
 };
 
+// Refuses a model that cannot run in the 4 GB that WebAssembly addresses. `loading`: what is in
+// memory beside the weights while they are unpacked.
+void check_memory(std::string_view name, const ModelConfig& config, std::int64_t weights,
+                  std::int64_t loading) {
+  const std::int64_t cache = cache_bytes(config, 1, DType::f32),
+                     activations = decoding_plan(config).arena_bytes;
+  constexpr std::int64_t kMostBytes = std::int64_t{4} << 30;
+  const std::int64_t needed = weights + std::max(loading, cache + activations);
+  const bool large_cache = cache > weights;
+  check(
+      needed <= kMostBytes,
+      Hint{large_cache ? "use a model with a shorter context, or with fewer key-value heads"
+                       : "pack it first with --bits 8, 6 or 5, or use a smaller model"},
+      "{} needs about {} bytes of memory, but a page can use at most {}: weights {}, key-value cache for {} "
+      "tokens {}, activations {}{}",
+      name, with_commas(needed), with_commas(kMostBytes), with_commas(weights), with_commas(config.context),
+      with_commas(cache), with_commas(activations),
+      loading > 0 ? fmt::format(", reading the file {}", with_commas(loading)) : "");
+}
+
+// The same before anything is packed: matrices take at least one byte per weight, or two as floats.
+void check_memory(std::string_view name, const ModelFile& model, bool packs) {
+  const std::int64_t smallest = packs || model.format == "thimble" ? 1 : 2;
+  check_memory(name, model.config.model, smallest * ParamTable(model.config.model).count(), 0);
+}
+
+// While a part is decoded, it is in memory twice.
+void check_memory(const BrowserModel& model) {
+  std::uint64_t unpacked = 0, largest = 0;
+  for (const ArtifactPart& part : read_parts(std::as_bytes(std::span(model.bytes)), model.name)) {
+    unpacked += part.raw_bytes;
+    largest = std::max(largest, part.raw_bytes);
+  }
+  check_memory(model.name, model.file.config.model, static_cast<std::int64_t>(unpacked),
+               static_cast<std::int64_t>(2 * largest + model.bytes.size()));
+}
+
 BrowserModel browser_model(const Arguments& arguments, const Console& console, const Interrupt& interrupt) {
   const fs::path path = arguments.path("MODEL");
   BrowserModel out;
   ModelFile model = open_model(path, WeightsAs::none, console.progress());
   if (!open_tokenizer(model))
     fail(Hint{"put its tokenizer.json or tokenizer.model beside it"}, "{} has no tokenizer", path.string());
+  check_memory(path.string(), model, arguments.given("bits"));
   if (model.format == "thimble" && !arguments.given("bits") && !arguments.given("adapter")) {
     out.bytes = read_file(path, kMostRuntimeBytes << 6);
     read_artifact(std::as_bytes(std::span(out.bytes)), path.string(), WeightsAs::stored, console.progress());
@@ -220,20 +260,6 @@ BrowserModel browser_model(const Arguments& arguments, const Console& console, c
   model.weights = {};
   out.file = std::move(model);
   return out;
-}
-
-// WebAssembly addresses 4 GB. While a part is decoded, it is in memory twice.
-void check_memory(const BrowserModel& model) {
-  std::uint64_t unpacked = 0, largest = 0;
-  for (const ArtifactPart& part : read_parts(std::as_bytes(std::span(model.bytes)), model.name)) {
-    unpacked += part.raw_bytes;
-    largest = std::max(largest, part.raw_bytes);
-  }
-  const std::uint64_t needed = unpacked + 2 * largest + model.bytes.size();
-  constexpr std::uint64_t kMostBytes = std::uint64_t{4} << 30;
-  check(needed <= kMostBytes, Hint{"pack it first: --bits 8, 6 or 5"},
-        "{} needs about {} bytes of memory, but a page can use at most {}", model.name,
-        with_commas(static_cast<long long>(needed)), with_commas(static_cast<long long>(kMostBytes)));
 }
 
 // Five characters for four bytes, most significant digit first. The digits are the characters from

@@ -386,11 +386,13 @@ void Model::drop_recorded() {
   programs_->drop_if([&](const ProgramKey&, const BoundProgram& bound) { return &bound == program; });
 }
 
+constexpr std::int64_t kCpuDecodeRows = 512;
+
 // On a GPU, all rows may have logits, which are copied through pinned memory. The limit is the
 // number of rows whose logits fit into 256 MiB, but at least 512.
 std::int64_t Model::max_decode_rows() const {
   constexpr std::int64_t kFew = 512, kMany = 4096, kLogits = std::int64_t{64} << 20;
-  return device() == Device::cpu ? kFew : std::clamp(kLogits / config_.vocab_size, kFew, kMany);
+  return device() == Device::cpu ? kCpuDecodeRows : std::clamp(kLogits / config_.vocab_size, kFew, kMany);
 }
 
 std::int64_t Model::max_slot_rows() const {
@@ -442,6 +444,16 @@ MemoryPlan training_plan(const ModelConfig& config, std::int64_t rows, const Gra
   const Backend& backend = backend_of(device);
   const Schedule schedule = schedule_for(
       graph.tape, {.training = true, .recompute = options.recompute, .keep = {graph.nats}}, backend);
+  return plan_memory(graph.tape, schedule, backend);
+}
+
+MemoryPlan decoding_plan(const ModelConfig& config) {
+  const ParamTable params(config);
+  const GptGraph graph = record_gpt(
+      config, params,
+      {.mode = Mode::decoding, .rows = std::min(kCpuDecodeRows, config.context), .gathered = 1, .slots = 1});
+  const Backend& backend = backend_of(Device::cpu);
+  const Schedule schedule = schedule_for(graph.tape, {.training = false, .keep = {graph.logits}}, backend);
   return plan_memory(graph.tape, schedule, backend);
 }
 

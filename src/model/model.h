@@ -54,6 +54,10 @@ MemoryPlan training_plan(const ModelConfig& config, std::int64_t rows, const Gra
                          DType dtype = DType::f32, Device device = Device::cpu, bool loop_on = true,
                          const FrozenBase& base = {});
 
+// The memory for the largest call of decode() on the CPU for one sequence, without weights and KV
+// cache.
+MemoryPlan decoding_plan(const ModelConfig& config);
+
 // The rows that are scored at a time on the CPU beside training programs of so many rows. Fewer
 // than 1024 would be slow, and more than 8192 bring nothing.
 std::int64_t score_rows_beside(std::int64_t training_rows);

@@ -231,3 +231,60 @@ test('export reports what is missing, and leaves nothing behind', { skip }, asyn
   }
   assert.ok(!readdirSync(folder).some((name) => name.startsWith('x.html')));
 });
+
+// The runtime with a memory of `pages` pages of 64 KB that cannot grow. Its memory section is a list
+// of one memory: flags, initial and largest size in LEB128.
+function limited(wasm, pages) {
+  const leb = (value, digits = []) => (value > 127 ? leb(value >> 7, [...digits, (value & 127) | 128]) : [...digits, value]);
+  const number = (at) => {
+    let value = 0, shift = 0, i = at;
+    do value += (wasm[i] & 127) * 2 ** shift, shift += 7; while (wasm[i++] & 128);
+    return [value, i];
+  };
+  for (let at = 8; at < wasm.length;) {
+    const [size, begin] = number(at + 1);
+    if (wasm[at] === 5) {
+      const memory = [1, wasm[begin + 1], ...leb(pages), ...leb(pages)];
+      return Buffer.concat([wasm.subarray(0, at + 1), Buffer.from(leb(memory.length)), Buffer.from(memory), wasm.subarray(begin + size)]);
+    }
+    at = begin + size;
+  }
+  throw new Error('no memory section');
+}
+
+test('a model that does not fit is an error with a code, wherever memory ends', { skip }, async () => {
+  const { load } = await import(pathToFileURL(join(at('llama-js'), 'thimble.mjs')).href);
+  const wasm = await readFile(join(at('llama-js'), 'thimble.wasm')), model = await readFile(join(at('llama-js'), 'model.thimble'));
+  const ends = new Set();
+  for (let pages = 40; pages <= 1024; pages += 16) {
+    let opened;
+    try {
+      opened = await load({ wasm: limited(wasm, pages), model });
+      await opened.complete({ prompt: 'Once upon a time there was a boat', max_tokens: 4 });
+      ends.add('fits');
+      break;
+    } catch (error) {
+      assert.equal(error.name, 'ThimbleError');
+      assert.equal(error.code, 'memory', `${pages} pages: ${error.message}`);
+      assert.match(error.message, /^(out of memory|cannot allocate|the runtime failed)/);
+      ends.add(opened ? 'while it answers' : 'while it is opened');
+    }
+  }
+  assert.ok(ends.has('fits') && ends.has('while it is opened'), [...ends].join(', '));
+});
+
+test('a model with a key-value cache above 4 GB is refused before anything is packed', { skip }, async () => {
+  succeed('train', '--data', at('tales.txt'), '-o', at('wide'), '-q', '--threads', '2', '--steps', '1', ...presets.llama,
+    ...shaped('dim=256', 'heads=4', 'kv_heads=4', 'mlp_hidden=32'));
+  succeed('export', at('wide'), '--format', 'hf', '-o', at('hf'), '-q');
+  const config = JSON.parse(await readFile(join(at('hf'), 'config.json'), 'utf8'));
+  await writeFile(join(at('hf'), 'config.json'), JSON.stringify({ ...config, max_position_embeddings: 1 << 20 }));
+  for (const format of ['html', 'js']) {
+    const { exit_code, stderr } = thimble('export', at('hf'), '--format', format, '-o', at('too-large'), '-q');
+    assert.equal(exit_code, 1);
+    // keys and values of 2 layers, 256 columns of 4 bytes
+    assert.match(stderr, /needs about 4,\d{3},\d{3},\d{3} bytes of memory.* 1,048,576 tokens 4,294,967,296,/);
+    assert.match(stderr, /shorter context/);
+  }
+  assert.ok(!readdirSync(folder).some((name) => name.startsWith('too-large')));
+});

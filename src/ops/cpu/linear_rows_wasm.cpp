@@ -18,9 +18,10 @@ bool supports_linear_rows_wasm() {
 namespace {
 
 // WebAssembly has no fused multiply-add, and converting 8-bit weights to f32 takes several times as
-// long as their products. It has a product of pairs of i16 that adds to i32. A row of x is therefore
-// split into two i16 digits: x = step * (high + low / kLow). Splitting rounds like one f32 product,
-// and the sums of integers are exact, so the bits of a row do not depend on the other rows.
+// long as their products. It has a product of pairs of i16 that adds to i32. A row of x is
+// therefore split into two i16 digits: x = step * (high + low / kLow). Splitting rounds like one
+// f32 product, and the sums of integers are exact, so the bits of a row do not depend on the other
+// rows.
 constexpr float kHigh = 32767, kLow = 65534;
 constexpr std::size_t kGroup = 8;            // columns that one product reads
 constexpr std::size_t kExactColumns = 2048;  // sums of that many products fit in i32

@@ -343,7 +343,7 @@ class Runtime {
     const text = decoder.decode(this.bytes(this.exports.thimble_text(), this.exports.thimble_text_size() >>> 0).slice());
     if (status === 0) return text;
     const { message, hint, field } = JSON.parse(text);
-    throw new ThimbleError(message.startsWith("out of memory") ? "memory" : code, message, hint, field);
+    throw new ThimbleError(/^(out of memory|cannot allocate )/.test(message) ? "memory" : code, message, hint, field);
   }
 }
 
