@@ -170,11 +170,12 @@ Speed decode_speed(Model& model, const SpeedRequest& request, const ProgressOutp
 double prefill_flops(const Model& model, std::int64_t tokens, std::int64_t depth) {
   const ModelConfig& config = model.config();
   const ParamTable& params = model.params();
-  const auto N = static_cast<double>(tokens), before = static_cast<double>(depth);
-  const double pairs = N * (before + (N + 1) / 2);  // pairs of a query and a key
+  const auto N = static_cast<double>(tokens);
+  double pairs = 0;  // of a query and a key, in all layers
+  for (std::int64_t n = depth + 1; n <= depth + tokens; ++n)
+    pairs += keys_per_token(config, static_cast<double>(n), model.loop_on());
   return 2 * N * static_cast<double>(multiplied_elements(config, params, model.loop_on())) +
-         4 * pairs * static_cast<double>(config.passes(model.loop_on()) * config.q_width()) +
-         2 * static_cast<double>(params.head().count());
+         4 * pairs * static_cast<double>(config.q_width()) + 2 * static_cast<double>(params.head().count());
 }
 
 double bytes_per_token(const Model& model, double positions) {

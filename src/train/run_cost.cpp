@@ -24,8 +24,11 @@ constexpr std::int64_t kProcessBytes = std::int64_t{32} << 20;
 
 double forward_flops(const ModelConfig& c, const ParamTable& table, bool loop_on) {
   const std::int64_t elements = multiplied_elements(c, table, loop_on) + table.head().count();
-  const double attention = 2.0 * static_cast<double>(c.q_width()) * static_cast<double>(c.context + 1);
-  return 2.0 * static_cast<double>(elements) + static_cast<double>(c.passes(loop_on)) * attention;
+  const auto T = static_cast<double>(c.context), W = static_cast<double>(c.window);
+  double keys = 0;  // that a token attends to in all layers, on average
+  for (const int layer : layer_order(c, loop_on))
+    keys += c.is_local(layer) ? W - W * (W - 1) / (2 * T) : (T + 1) / 2;
+  return 2.0 * static_cast<double>(elements) + 4.0 * static_cast<double>(c.q_width()) * keys;
 }
 
 std::int64_t average_bytes(const TrainConfig& train, const ParamTable& table) {

@@ -66,6 +66,10 @@ TEST_F(Batching, ModelsWithRingsReusePrefixesThatTheRingsStillHave) {
   expect(request(text), 0);
   expect(request(text.substr(0, 1400) + "and more"), 1401);  // with bos
   expect(request(text.substr(0, 300) + "something else"), 0);
+  // The context fills up, and the oldest tokens are dropped.
+  Request slides = request(text + text.substr(0, 990));
+  slides.slides = true;
+  expect(slides, 1401);
   Request several = request(text.substr(0, 1300));
   several.samples = 2;
   const auto samples = generate(two, several);
