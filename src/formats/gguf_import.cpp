@@ -73,7 +73,11 @@ class Importer {
       out.weights = read_weights(out.config.model);
     out.tokenizer = std::move(tokenizer.file);
     out.layout = std::move(tokenizer.layout);
-    if (out.tokenizer) open_tokenizer(out);  // throws if it is larger than the embedding
+    // As open_tokenizer() checks, without building the tokenizer again.
+    check(!out.tokenizer || tokenizer.tokens <= out.config.model.vocab_size,
+          Hint{"use the tokenizer that the model was trained with"},
+          "{}: tokenizer has {} tokens, the model's vocabulary has {}", file_.name(), tokenizer.tokens,
+          out.config.model.vocab_size);
     for (const GgufEntry& entry : file_.entries())
       out.tensors.push_back({entry.name, std::string(info_of(entry.type).name), entry.dims, entry.bytes});
     for (const auto& [key, value] : file_.settings())

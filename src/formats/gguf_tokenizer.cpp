@@ -174,6 +174,7 @@ GgufTokenizer read_gguf_tokenizer(GgufKeyReader& keys, const std::string& name) 
                              .content = tokenizer->serialized(),
                              .special = tokenizer->special(),
                              .adds_bos = vocabulary.add_bos};
+    out.tokens = tokenizer->vocab_size();
   } catch (const Error& error) {
     throw Error(fmt::format("{}: {}", name, error.what()), Hint{error.hint()}, error.where());
   }
@@ -225,19 +226,31 @@ std::vector<PreTokenizerStep> steps_for(Pattern pattern) {
 
 void add_merges(BpeSpec& spec, const std::vector<std::string>& merges) {
   std::unordered_map<std::string_view, TokenId> ids;
+  ids.reserve(spec.vocab.size());
   for (std::size_t id = 0; id < spec.vocab.size(); ++id)
     ids.emplace(spec.vocab[id], static_cast<TokenId>(id));
-  auto id_of = [&](const std::string& token, const std::string& merge) {
+  auto id_of = [&](std::string_view token, const std::string& merge) {
     const auto found = ids.find(token);
-    check(found != ids.end(), "the GGUF's merge {} needs the token {}, which is missing", shown(merge),
-          shown(token));
+    if (found == ids.end())  // not check(): its arguments would be computed for every merge
+      fail("the GGUF's merge {} needs the token {}, which is missing", shown(merge), shown(token));
     return found->second;
+  };
+  spec.merges.reserve(merges.size());
+  std::string both;
+  std::size_t next = 0;  // results usually have consecutive ids: a comparison, not a lookup
+  const auto result_of = [&](const std::string& merge) {
+    const TokenId id = next < spec.vocab.size() && spec.vocab[next] == both ? static_cast<TokenId>(next)
+                                                                            : id_of(both, merge);
+    next = static_cast<std::size_t>(id) + 1;
+    return id;
   };
   for (const std::string& merge : merges) {
     const std::size_t space = merge.find(' ', 1);  // a token is not empty, and spells a space as Ġ
-    check(space != merge.npos, "the GGUF's merge {} is not two tokens separated by a space", shown(merge));
-    const std::string left = merge.substr(0, space), right = merge.substr(space + 1);
-    spec.merges.push_back({id_of(left, merge), id_of(right, merge), id_of(left + right, merge)});
+    if (space == merge.npos) fail("the GGUF's merge {} is not two tokens separated by a space", shown(merge));
+    const std::string_view left = std::string_view(merge).substr(0, space),
+                           right = std::string_view(merge).substr(space + 1);
+    both.assign(left).append(right);
+    spec.merges.push_back({id_of(left, merge), id_of(right, merge), result_of(merge)});
   }
 }
 
@@ -347,8 +360,9 @@ void check_types(const GgufVocabulary& vocabulary) {
   check(vocabulary.types.empty() || vocabulary.types.size() == vocabulary.tokens.size(),
         "the GGUF has {} tokens and {} token types", vocabulary.tokens.size(), vocabulary.types.size());
   std::unordered_set<std::string_view> texts;
+  texts.reserve(vocabulary.tokens.size());
   for (const std::string& token : vocabulary.tokens)
-    check(texts.insert(token).second, "the GGUF has the token {} twice", shown(token));
+    if (!texts.insert(token).second) fail("the GGUF has the token {} twice", shown(token));
   for (const std::int32_t type : vocabulary.types)
     check(type >= 1 && type <= 6, "the GGUF has a token of type {}; expected 1 to 6", type);
   for (const auto& id :

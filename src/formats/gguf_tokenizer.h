@@ -24,6 +24,7 @@ GgufSettings gguf_tokenizer_settings(const ModelFile& model, std::vector<std::st
 // read_gguf_tokenizer() reads every supported key tokenizer.*; `file` is nullopt if there is none.
 struct GgufTokenizer {
   std::optional<TokenizerFile> file;
+  std::int64_t tokens = 0;
   std::string layout;  // chat layout (tokenizer/chat_layout.h); empty: none
 };
 GgufTokenizer read_gguf_tokenizer(GgufKeyReader& keys, const std::string& name);

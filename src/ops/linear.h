@@ -34,11 +34,11 @@ namespace thimble {
 //   i8          value[r, c] = w[r, c] * scales[r, g], in f32; scales are [rows, 1] (one per row) or
 //               [rows, ceil(cols / 32)] (one per 32 columns, as in Q8_0)
 //   blocks      rows in the blocks of a GGUF file (tensor/block_rows.h); where bf16 pairs are
-//               multiplied, their values are rounded to bf16, like the copies in training
+//               multiplied, floats are rounded to bf16, like the copies in training
 //
-// linear, embedding and head_loss of a stored matrix equal those of the matrix of its values, up to
-// the rounding of f32 sums. The values themselves are exact in f32: an i8 has 8 bits and an f16
-// scale has 11.
+// linear, embedding and head_loss of a stored matrix equal those of the matrix of its values, which
+// are exact in f32, up to the rounding of f32 sums. With `invariant`, blocks of integers are
+// multiplied by rows that are rounded to 8 bits (ops/cpu/block_products.h).
 inline constexpr std::int64_t kScaledColumns = 32;  // columns per scale where a row has several
 
 constexpr std::int64_t scales_per_row(std::int64_t cols) {

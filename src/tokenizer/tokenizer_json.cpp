@@ -69,9 +69,9 @@ class FileVisitor : public JsonVisitor {
 
   static TextPair two_words(const std::string& text) {
     const auto space = text.find(' ');
-    check(
-        space != text.npos && text.find(' ', space + 1) == text.npos && space > 0 && space + 1 < text.size(),
-        "expected a merge of two tokens separated by a space, found \"{}\"", shortened(text));
+    if (space == text.npos || text.find(' ', space + 1) != text.npos || space == 0 ||
+        space + 1 == text.size())
+      fail("expected a merge of two tokens separated by a space, found \"{}\"", shortened(text));
     return {text.substr(0, space), text.substr(space + 1)};
   }
 
@@ -160,12 +160,12 @@ bool flag(const Json& json, std::string_view key) {
 
 // Stores a token at its id. Unused ids in between are allowed up to kMaxId.
 void place_token(std::vector<std::string>& vocab, std::string text, std::int64_t id) {
-  check(id >= 0 && id <= kMaxId, "the token \"{}\" has the id {}, expected 0 to {}", shortened(text), id,
-        kMaxId);
+  if (id < 0 || id > kMaxId)
+    fail("the token \"{}\" has the id {}, expected 0 to {}", shortened(text), id, kMaxId);
   const auto at = static_cast<std::size_t>(id);
   if (at >= vocab.size()) vocab.resize(at + 1);
-  check(vocab[at].empty() || vocab[at] == text, "two tokens have the id {}: \"{}\" and \"{}\"", id,
-        shortened(vocab[at]), shortened(text));
+  if (!vocab[at].empty() && vocab[at] != text)
+    fail("two tokens have the id {}: \"{}\" and \"{}\"", id, shortened(vocab[at]), shortened(text));
   check(!text.empty(), "the token with the id {} is empty", id);
   vocab[at] = std::move(text);
 }
@@ -201,17 +201,19 @@ void drop_pad_tokens(BpeSpec& spec) {
 
 void resolve_merges(BpeSpec& spec, const std::vector<TextPair>& merges,
                     const std::unordered_map<std::string_view, TokenId>& ids) {
-  auto id_of = [&](std::size_t rank, const std::string& text) {
+  auto id_of = [&](std::size_t rank, std::string_view text) {
     const auto found = ids.find(text);
-    check(found != ids.end(),
-          "merge {} (\"{}\" + \"{}\") refers to the token \"{}\", which is not in the vocabulary", rank,
-          shortened(merges[rank].first), shortened(merges[rank].second), shortened(text));
+    if (found == ids.end())  // not check(): its arguments would be computed for every merge
+      fail("merge {} (\"{}\" + \"{}\") refers to the token \"{}\", which is not in the vocabulary", rank,
+           shortened(merges[rank].first), shortened(merges[rank].second), shortened(text));
     return found->second;
   };
   spec.merges.reserve(merges.size());
+  std::string both;
   for (std::size_t rank = 0; rank < merges.size(); ++rank) {
     const auto& [left, right] = merges[rank];
-    spec.merges.push_back({id_of(rank, left), id_of(rank, right), id_of(rank, left + right)});
+    both.assign(left).append(right);
+    spec.merges.push_back({id_of(rank, left), id_of(rank, right), id_of(rank, both)});
   }
 }
 

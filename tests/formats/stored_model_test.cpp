@@ -64,8 +64,16 @@ std::vector<float> decoded(Model& model) {
   return {logits.row<float>(0), logits.row<float>(0) + logits.count()};
 }
 
-// Opens the file both ways and compares decoding and scoring.
-void expect_same_model(const std::filesystem::path& path) {
+double root_mean_square(std::span<const float> values) {
+  double sum = 0;
+  for (const float value : values) sum += double{value} * value;
+  return std::sqrt(sum / static_cast<double>(values.size()));
+}
+
+// Opens the file both ways and compares decoding and scoring. `rounds`: decoding rounds the rows
+// that are multiplied with integers of blocks to 8 bits. A step is 0.8 % of the largest of 32
+// numbers, and the attention of random models amplifies it: logits differ by up to 7 %.
+void expect_same_model(const std::filesystem::path& path, bool rounds = false) {
   const ModelFile floats = open_model(path), stored = open_model(path, WeightsAs::stored);
   ASSERT_TRUE(stored.stored);
   EXPECT_TRUE(stored.weights.empty());
@@ -78,6 +86,12 @@ void expect_same_model(const std::filesystem::path& path) {
   const Rows rows = grid_rows(a.config(), 16, some_tokens(), some_tokens());
   EXPECT_EQ(a.score(rows).nats, b.score(rows).nats);
   const std::vector<float> expected = decoded(a), found = decoded(b);
+  if (rounds) {
+    std::vector<float> differences;
+    for (std::size_t i = 0; i < expected.size(); ++i) differences.push_back(found[i] - expected[i]);
+    EXPECT_LT(root_mean_square(differences), 0.1 * root_mean_square(expected));
+    return;
+  }
   for (std::size_t i = 0; i < expected.size(); ++i) ASSERT_NEAR(expected[i], found[i], 1e-3) << i;
 }
 
@@ -142,7 +156,7 @@ TEST(StoredModel, GgufGivesTheSameModel) {
       SCOPED_TRACE(fmt::format("{} {}", preset, info_of(type).name));
       const ModelFile model = small_export(preset);
       export_model(ops, model, "gguf", {.path = folder / "m", .existing = Existing::replace, .type = type});
-      expect_same_model(folder / "m");
+      expect_same_model(folder / "m", type == GgufType::q8_0 || type == GgufType::q4_0);
     }
 }
 
@@ -167,7 +181,7 @@ TEST(StoredModel, EveryTypeOfGgufIsUsedInItsBlocks) {
          {GgufType::f16, GgufType::q5_0, GgufType::q5_1, GgufType::q4_k, GgufType::q5_k, GgufType::q6_k}) {
       SCOPED_TRACE(fmt::format("{} {}", preset, info_of(type).name));
       const auto path = folder.write("m.gguf", gguf_of(model, type));
-      expect_same_model(path);
+      expect_same_model(path, type != GgufType::f16);
       const ModelFile file = open_model(path, WeightsAs::stored);
       for (const ParamView& view : {table.qkv(0), table.token_embedding(), table.mlp_in(1)})
         EXPECT_EQ(file.stored->view(view).values.dtype, DType::blocks);

@@ -13,8 +13,8 @@
 //
 // Reading the matrix dominates the time. A single row reads each weight once and writes nothing
 // back. With more rows, a few outputs at a time stay in cache while all rows are multiplied.
-// Weights that need a conversion are converted once (linear.cpp). Rows in blocks are unpacked into
-// a few rows of memory, which stay in L1, when a kernel reaches them.
+// Weights that need a conversion are converted once (linear.cpp). Floats in blocks are unpacked into
+// a few rows of memory, which stay in L1; integers in blocks have other kernels (block_products.h).
 #pragma once
 
 #include <cstdint>
