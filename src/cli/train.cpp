@@ -184,7 +184,8 @@ std::string as_text(const DryRun& run) {
   text += costs_text(run);
   if (run.device == Device::cuda)
     text += fmt::format("free GPU memory: {}\n", in_bytes(static_cast<double>(run.available_bytes)));
-  return text + "\n" + groups_text(run) + "\n" + memory_text(run.summary, page_width(0)) + "\n" + settings_text(run);
+  return text + "\n" + groups_text(run) + "\n" + memory_text(run.summary, page_width(0)) + "\n" +
+         settings_text(run);
 }
 
 Json as_json(const DryRun& run) {

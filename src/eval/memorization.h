@@ -169,7 +169,7 @@ struct Memorization {
 struct MemorizationData {
   // Calls its argument with the tokens of the training data, in order, in blocks of any size.
   std::function<void(const TokenSink&)> read_training;
-  const TokenSet* held_out = nullptr;   // text that was not trained on; may be null
+  const TokenSet* held_out = nullptr;  // text that was not trained on; may be null
   bool chats = false;
   std::string layout = std::string(kRolesLayout);  // of chats
 };

@@ -94,8 +94,8 @@ SafetensorsFile::TensorFilter wanted_for(WeightsAs as) {
 
 // A checkpoint that contains adapters: its base with these adapters. A resumed run reads its own
 // settings; for all others the model is one without lora_rank.
-ModelFile open_adapters_of(const SafetensorsFile& file, const fs::path& path, const Config& config, WeightsAs as,
-                       const ProgressOutput& progress) {
+ModelFile open_adapters_of(const SafetensorsFile& file, const fs::path& path, const Config& config,
+                           WeightsAs as, const ProgressOutput& progress) {
   const std::string *base = file.find_metadata(kBaseKey), *digest = file.find_metadata(kBaseDigestKey);
   check(base && digest, "{} contains adapters: expected metadata {} and {}", path.string(), kBaseKey,
         kBaseDigestKey);

@@ -175,8 +175,7 @@ GolfResult run_golf(const GolfSettings& golf, const GolfContext& context) {
   for (const std::string& warning : golf.warnings) context.log.warning("{}", warning);
   const DataFolder folder = open_golf_folder(golf);
   check_tokenizer(folder, *tokenizer, golf.tokenizer);
-  const TokenSet val =
-      open_split(folder, DataSplit::val, folder.marks(*tokenizer, LossOn::assistant));
+  const TokenSet val = open_split(folder, DataSplit::val, folder.marks(*tokenizer, LossOn::assistant));
   const GolfData data = describe_data(golf, folder, val);
   PosixFileOps ops;
   check_outputs(ops, golf, context.force || context.resume);

@@ -38,7 +38,6 @@ class KvCache {
   KvCache(const ModelConfig& config, std::int64_t slots, DType dtype = DType::f32,
           std::shared_ptr<DeviceRuntime> runtime = cpu_runtime(), bool loop_on = true);
 
-
   std::int64_t slots() const { return slots_; }
   std::int64_t passes() const { return static_cast<std::int64_t>(rows_.size()); }
   Tensor keys(std::int64_t pass) const { return matrix(pass, 0); }

@@ -315,7 +315,7 @@ class SweepReader {
   static std::string toml_line(const SweepSetting& setting) {
     const Key& key = *find_key(setting.key);
     return is_quoted(key) ? fmt::format("{} = \"{}\"", setting.key, setting.value)
-                                       : fmt::format("{} = {}", setting.key, setting.value);
+                          : fmt::format("{} = {}", setting.key, setting.value);
   }
 
   // Equal for variants that train the same.

@@ -219,8 +219,7 @@ TEST(ChatTemplate, OutsideTheSubsetIsAnErrorWithItsLine) {
 TEST(ChatTemplate, OfAPublishedModelIsRecognized) {
   EXPECT_EQ(layout_of_template(golden_text("chat/qwen_form.jinja")), kQwenFormLayout);
   EXPECT_EQ(layout_of_template(golden_text("chat/llama3_form.jinja")), "llama3");
-  for (const auto& [model, layout] :
-       {std::pair{"qwen2_5", "jinja"}, {"llama3_2", "jinja"}}) {
+  for (const auto& [model, layout] : {std::pair{"qwen2_5", "jinja"}, {"llama3_2", "jinja"}}) {
     const auto file = shared_path(fmt::format("fixtures/tokenizers/{}/tokenizer_config.json", model));
     if (!file) continue;
     // Llama 3.2's template writes dates before the system prompt, and both write tools.
