@@ -60,7 +60,8 @@ TEST(ChatTemplate, AnswersAndTheirEndsAreLearned) {
 }
 
 TEST(ChatTemplate, TextAfterThePromptIsLearnedToo) {
-  // Mistral's form: a space follows the prompt, and the system prompt is part of the first question.
+  // Mistral's form: a space follows the prompt, and the system prompt is part of the first
+  // question.
   const std::string mistral =
       "<s>{% set ns = namespace(s='') %}{% for m in messages %}{% if m.role == 'system' %}"
       "{% set ns.s = m.content + '\\n\\n' %}{% elif m.role == 'user' %}[INST] {{ ns.s + m.content }} [/INST]"
