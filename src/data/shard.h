@@ -3,8 +3,8 @@
 //   header of 256 int32                           tokens
 //   20240520, 1, number of tokens, zeros          uint16, for vocabularies up to 65,536
 //   20240801, 7, number of tokens, zeros          uint32, for larger vocabularies
-//   20261120, 1, number of tokens, zeros          uint32 with two marks: thimble's own, for chats in
-//                                                 the template of another program
+//   20261120, 1, number of tokens, zeros          uint32 with two marks: thimble's own, for chats
+//                                                 in the template of another program
 //
 // All values are little-endian. The file size must match the header exactly.
 #pragma once
@@ -30,8 +30,8 @@ enum class ShardFormat { u16, u32, marked };
 
 ShardFormat shard_format_for(std::int64_t vocab_size);
 
-// The marks of the format `marked`, added to a token. Of a chat in thimble's own layout, role tokens
-// tell what is learned; a template may write roles as ordinary text.
+// The marks of the format `marked`, added to a token. Of a chat in thimble's own layout, role
+// tokens tell what is learned; a template may write roles as ordinary text.
 inline constexpr std::int32_t kLearnedMark = 1 << 30;   // the token is learned
 inline constexpr std::int32_t kDocumentMark = 1 << 29;  // the token begins a document
 constexpr std::int32_t without_marks(std::int32_t token) {

@@ -127,8 +127,8 @@ HuggingFaceConfig parse_hugging_face_config(std::string_view json, std::string_v
 // The keys of config.json that describe the model. `config` must belong to the family.
 Json hugging_face_config(const Architecture& family, const ModelConfig& config);
 
-// The context that other programs may use: of longrope, also the one after the scaling. Throws if the
-// model itself uses that one, because those programs then compute short texts otherwise.
+// The context that other programs may use: of longrope, also the one after the scaling. Throws if
+// the model itself uses that one, because those programs then compute short texts otherwise.
 std::int64_t scaled_context(const ModelConfig& config);
 
 // llama.cpp's divisors of RoPE's frequencies (the tensor rope_freqs.weight), and the settings of

@@ -190,7 +190,8 @@ void Importer::read_rope(ModelConfig& config) {
         fmt::format("{} does not have the {} divisors of Llama 3.1's rule", kRopeDivisors, columns / 2));
 }
 
-// The factor of the file, or 0 if it is that of the formula. llama.cpp multiplies yarn's with `own`.
+// The factor of the file, or 0 if it is that of the formula. llama.cpp multiplies yarn's with
+// `own`.
 double Importer::attention_factor(ModelConfig config, double own) {
   const double factor = keys_.number(key("rope.scaling.attn_factor")).value_or(1) * own;
   config.rope_attention_factor = 0;

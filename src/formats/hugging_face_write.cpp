@@ -221,16 +221,16 @@ bool is_expected(const fs::directory_entry& entry) {
          (shard || std::ranges::count(kNames, name) > 0);
 }
 
-// The head of every exported model card has thimble's tag. A folder without it was written by another
-// program. A licence may have been added to it.
+// The head of every exported model card has thimble's tag. A folder without it was written by
+// another program. A licence may have been added to it.
 bool has_our_model_card(const fs::path& folder) {
   constexpr std::uint64_t kMaxCardBytes = 1 << 20;
   const fs::path readme = folder / "README.md";
   if (!fs::is_regular_file(readme) || fs::file_size(readme) > kMaxCardBytes) return false;
-  const std::string card = read_file(readme, kMaxCardBytes);
-  const std::size_t end = card.find("\n---\n");
-  return card.starts_with("---\n") && end != card.npos &&
-         card.substr(0, end + 1).find("\n- thimble\n") != card.npos;
+  const std::string readme_text = read_file(readme, kMaxCardBytes);
+  const std::size_t end = readme_text.find("\n---\n");
+  return readme_text.starts_with("---\n") && end != readme_text.npos &&
+         readme_text.substr(0, end + 1).find("\n- thimble\n") != readme_text.npos;
 }
 
 // A file that an export with Existing::replace must not remove; empty if there is none.

@@ -387,9 +387,9 @@ double scaled_as_llama3(const ModelConfig& c, double frequency) {
   return frequency * (kept + (1 - kept) / c.rope_factor);
 }
 
-// YaRN (Peng et al. 2023): pairs of columns up to the one that turns beta_fast times in the original
-// context are kept, those from the one that turns beta_slow times are divided, and those between are
-// interpolated by their index.
+// YaRN (Peng et al. 2023): pairs of columns up to the one that turns beta_fast times in the
+// original context are kept, those from the one that turns beta_slow times are divided, and those
+// between are interpolated by their index.
 double scaled_as_yarn(const ModelConfig& c, double base, std::size_t pair, double frequency) {
   const auto pair_with = [&](double turns) {
     return static_cast<double>(c.rope_dims) *

@@ -75,8 +75,8 @@ ApiError context_exceeded(const std::string& message, std::int64_t prompt_tokens
 Conversation parse_messages(Fields& fields);
 
 // Reads "messages" and "tools" for a chat template, in OpenAI's form: also messages with the role
-// tool, and assistant messages with tool_calls. Contents become texts. Throws an ApiError that names
-// the field.
+// tool, and assistant messages with tool_calls. Contents become texts. Throws an ApiError that
+// names the field.
 struct ToolMessages {
   Json messages, tools;  // tools: null if there are none
 };

@@ -118,8 +118,8 @@ class ChatLayout {
   // What a template renders. Throws an Error with the field messages if it rejects the turns.
   std::string rendered(std::span<const Turn> turns, bool with_prompt) const;
 
-  // Whether there is a template that uses tools, and its prompt for messages of OpenAI's form, which
-  // may have tool calls and results, and for an array of tools, or null.
+  // Whether there is a template that uses tools, and its prompt for messages of OpenAI's form,
+  // which may have tool calls and results, and for an array of tools, or null.
   bool takes_tools() const;
   std::vector<TokenId> prompt_with_tools(const Json& messages, const Json& tools) const;
 

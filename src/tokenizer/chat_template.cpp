@@ -43,7 +43,7 @@ std::string replaced_text(std::string_view text, std::string_view from, std::str
   return out.append(text);
 }
 
-// A copy with every text, but not the keys of objects, replaced by use(text).
+// A copy with every text and key replaced by use(text), except roles, which templates compare.
 Json with_texts(const Json& value, const std::function<std::string(const std::string&)>& use) {
   if (value.is_string()) return use(value.as_string());
   if (value.is_array()) {
@@ -53,7 +53,8 @@ Json with_texts(const Json& value, const std::function<std::string(const std::st
   }
   if (!value.is_object()) return value;
   Json out = Json::object();
-  for (const auto& [key, member] : value.as_object()) out.set(key, with_texts(member, use));
+  for (const auto& [key, member] : value.as_object())
+    out.set(use(key), key == "role" ? member : with_texts(member, use));
   return out;
 }
 
@@ -66,6 +67,12 @@ bool any_text(const Json& value, const std::function<bool(std::string_view)>& is
   return std::any_of(members.begin(), members.end(), [&](const JsonObject::Member& member) {
     return is(member.first) || any_text(member.second, is);
   });
+}
+
+// Removes marks that were typed, before anything else: without them, the text may be a token.
+Json without_typed_marks(const Json& input) {
+  if (!any_text(input, [](std::string_view text) { return text.find(kTyped) != text.npos; })) return input;
+  return with_texts(input, [](const std::string& text) { return replaced_text(text, kTyped, ""); });
 }
 
 // The part between angle brackets with bars, such as <|im_start|>, at or after `from`; empty if
@@ -153,10 +160,9 @@ std::vector<ChatLayout::TypedToken> ChatLayout::typed_in(const Json& messages, c
 
 Json ChatLayout::masked(const Json& input, std::span<const TypedToken> typed) {
   if (typed.empty()) return input;
-  return with_texts(input, [&](const std::string& text) {
-    std::string out = replaced_text(text, kTyped, "");
-    for (const TypedToken& one : typed) out = replaced_text(out, one.name, one.marked);
-    return out;
+  return with_texts(input, [&](std::string text) {
+    for (const TypedToken& one : typed) text = replaced_text(text, one.name, one.marked);
+    return text;
   });
 }
 
@@ -171,17 +177,22 @@ std::vector<TokenId> ChatLayout::encode_rendered(std::string_view text,
         next = place;
         found = &one;
       }
-    const std::string_view part = text.substr(at, next - at);
-    tokenizer_->encode(typed.empty() ? std::string(part) : replaced_text(part, kTyped, ""), ids,
-                       {.trusted = true});
+    // A mark that the template has separated from its token stays a border: what it separates must
+    // not become a token.
+    for (std::string_view part = text.substr(at, next - at); !part.empty();) {
+      const std::size_t end = std::min(part.find(kTyped), part.size());
+      tokenizer_->encode(part.substr(0, end), ids, {.trusted = true});
+      part.remove_prefix(std::min(end + kTyped.size(), part.size()));
+    }
     if (!found) return ids;
     tokenizer_->encode(found->name, ids);
     at = next + found->marked.size();
   }
 }
 
-std::vector<TokenId> ChatLayout::rendered_ids(const Json& messages, const Json& tools,
+std::vector<TokenId> ChatLayout::rendered_ids(const Json& given, const Json& given_tools,
                                               bool with_prompt) const {
+  const Json messages = without_typed_marks(given), tools = without_typed_marks(given_tools);
   const std::vector<TypedToken> typed = typed_in(messages, tools);
   return encode_rendered(render(masked(messages, typed), masked(tools, typed), with_prompt), typed);
 }
@@ -488,7 +499,7 @@ LearnedConversation ChatLayout::learned(std::span<const Turn> turns) const {
     }
     return out;
   }
-  const Json messages = messages_json(turns);
+  const Json messages = without_typed_marks(messages_json(turns));
   for (const std::string_view mark : {kBegin, kEnd, kNumberEnd})
     check(!any_text(messages, [&](std::string_view text) { return text.find(mark) != text.npos; }),
           "a message contains a noncharacter of Unicode (U+FDD1 to U+FDD3)");

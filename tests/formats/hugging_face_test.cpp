@@ -83,7 +83,8 @@ TEST(HuggingFaceConfig, RejectsUnsupportedSettingsByName) {
        Json::object().set("rope_type", "yarn").set("factor", 4.0).set("mscale", 1.0),
        "rope_parameters.mscale is not supported"},
       {"llama", "rope_scaling", Json::object().set("type", "longrope"),
-       "rope_scaling.type is \"longrope\", expected \"default\" or \"linear\" or \"llama3\" or \"yarn\""},
+       "rope_scaling.type is \"longrope\", expected \"default\" or \"linear\" or \"llama3\" or \"yarn\"; "
+       "rope_scaling.short_factor is missing; rope_scaling.long_factor is missing"},
       {"llama", "rope_parameters", Json::object().set("partial_rotary_factor", 0.5),
        "rope_parameters.partial_rotary_factor is 0.5, expected 1.0 or 1"},
       {"llama", "sliding_window", 4096,

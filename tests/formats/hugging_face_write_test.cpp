@@ -161,17 +161,17 @@ TEST(HuggingFaceWrite, TheModelCardStatesDataSettingsLossesAndSize) {
   model.format = "safetensors";
   model.config.train.seed = 77;
   model.metadata.emplace_back(kTrainingKey,
-                              R"card({"step":1200,"tokens":2457600,"data":"chats.jsonl (chat)",)card"
-                              R"card("seconds":61.5,"train_loss":2.25,"val_loss":2.5,"val_bpb":1.25})card");
+                              R"record({"step":1200,"tokens":2457600,"data":"chats.jsonl (chat)",)record"
+                              R"record("seconds":61.5,"train_loss":2.25,"val_loss":2.5,"val_bpb":1.25})record");
   write(folder / "out", model);
-  const std::string card = folder.read("out/README.md");
+  const std::string text = folder.read("out/README.md");
   for (const char* line :
        {"| data | chats.jsonl (chat) |", "| length | 1,200 steps, 2.46 M tokens, ", "seed 77",
         "| training loss | 2.2500 nats per token |",
         "| validation loss | 2.5000 nats per token, 1.2500 bits per byte |", "trained with thimble"})
-    EXPECT_NE(card.find(line), card.npos) << line << card;
+    EXPECT_NE(text.find(line), text.npos) << line << text;
   // With a licence it is still thimble's folder, which --force may replace.
-  folder.write("out/README.md", "---\nlicense: mit\n" + card.substr(4));
+  folder.write("out/README.md", "---\nlicense: mit\n" + text.substr(4));
   EXPECT_NO_THROW(write(folder / "out", model, DType::f32, Existing::replace));
   folder.write("out/README.md", "---\nlicense: mit\n---\n- thimble\n");
   EXPECT_THROW(write(folder / "out", model, DType::f32, Existing::replace), Error);

@@ -60,7 +60,8 @@ TEST(ChatTemplate, AnswersAndTheirEndsAreLearned) {
 }
 
 TEST(ChatTemplate, TextAfterThePromptIsLearnedToo) {
-  // Mistral's form: a space follows the prompt, and the system prompt is part of the first question.
+  // Mistral's form: a space follows the prompt, and the system prompt is part of the first
+  // question.
   const std::string mistral =
       "<s>{% set ns = namespace(s='') %}{% for m in messages %}{% if m.role == 'system' %}"
       "{% set ns.s = m.content + '\\n\\n' %}{% elif m.role == 'user' %}[INST] {{ ns.s + m.content }} [/INST]"
@@ -116,6 +117,21 @@ TEST(ChatTemplate, TypedTokensAreLearnedAsText) {
   EXPECT_EQ(learned_texts(*tokenizer, chat), Texts{"a<end>b<end>"});
   EXPECT_EQ(std::ranges::count(chat.ids, *tokenizer->id_of("<end>")), 2);
   EXPECT_EQ(std::ranges::count(chat.ids, *tokenizer->id_of("<turn>")), 2);
+}
+
+TEST(ChatTemplate, TypedMarksDoNotHideATypedToken) {
+  const auto tokenizer = with_tokens(kTokens);
+  const ChatLayout layout(*tokenizer, "jinja:{% for m in messages %}<turn>{{ m.content }}<end>{% endfor %}");
+  const std::string mark = "\xEF\xB7\x90";  // U+FDD0, which chat_template.cpp uses
+  const Conversation turns = {{ChatRole::user, "<turn> <e" + mark + "nd>"}, {ChatRole::assistant, "A"}};
+  const Ids ids = layout.conversation(turns);
+  EXPECT_EQ(std::ranges::count(ids, *tokenizer->id_of("<end>")), 2);
+  EXPECT_EQ(layout.learned(turns).ids, ids);
+  // A template that takes the mark out of the token's text, or makes another token of it.
+  const ChatLayout upper(*tokenizer,
+                         "jinja:{% for m in messages %}<turn>{{ m.content | lower }}<end>{% endfor %}");
+  const Ids made = upper.conversation(Conversation{{ChatRole::user, "<turn><end> <END>"}});
+  EXPECT_EQ(std::ranges::count(made, *tokenizer->id_of("<turn>")), 1);
 }
 
 TEST(ChatTemplate, ATokenAcrossTheBeginOfAnAnswerIsLearned) {
@@ -180,7 +196,8 @@ TEST(ChatTemplate, ToolsAndTheirResultsReachTheTemplate) {
   const auto tokenizer = with_tokens(kTokens);
   const ChatLayout layout(
       *tokenizer,
-      "jinja:{% for t in tools %}<turn>{{ t.function.name }}<end>{% endfor %}"
+      "jinja:{% for t in tools %}<turn>{{ t.function.name }} {{ t.function.parameters | tojson }}<end>"
+      "{% endfor %}"
       "{% for m in messages %}<turn>{{ m.role }} {{ m.content }}"
       "{% for c in m.tool_calls %}{{ c.function.arguments | tojson }}{% endfor %}<end>{% endfor %}");
   ASSERT_TRUE(layout.takes_tools());
@@ -189,11 +206,12 @@ TEST(ChatTemplate, ToolsAndTheirResultsReachTheTemplate) {
           "tool_calls": [{"function": {"name": "f", "arguments": {"x": "<end>"}}}]},
           {"role": "tool", "content": "4"}])",
       "messages");
-  const Json tools = parse_json(R"([{"type": "function", "function": {"name": "f<turn>"}}])", "tools");
+  const Json tools = parse_json(
+      R"([{"type": "function", "function": {"name": "f<turn>", "parameters": {"<end>": {}}}}])", "tools");
   const Ids ids = layout.prompt_with_tools(messages, tools);
-  EXPECT_EQ(
-      tokenizer->decode(ids, {.keep_special = true}),
-      "<turn>f<turn><end><turn>user U<end><end><turn>assistant {\"x\": \"<end>\"}<end><turn>tool 4<end>");
+  EXPECT_EQ(tokenizer->decode(ids, {.keep_special = true}),
+            "<turn>f<turn> {\"<end>\": {}}<end><turn>user U<end><end><turn>assistant {\"x\": "
+            "\"<end>\"}<end><turn>tool 4<end>");
   EXPECT_EQ(std::ranges::count(ids, *tokenizer->id_of("<end>")), 4) << "typed ones are text";
   EXPECT_EQ(std::ranges::count(ids, *tokenizer->id_of("<turn>")), 4);
   EXPECT_FALSE(ChatLayout(*tokenizer, "jinja:{{ messages[0].content }}").takes_tools());
