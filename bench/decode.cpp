@@ -111,21 +111,10 @@ std::vector<Storage22m> storages(const ModelConfig& config, DType rows) {
       store_tensor(table.all()[i], tensors[i], stored->tensor(table.all()[i]));
     return stored;
   };
-  const auto blocks = [&] {  // the values do not affect the speed
-    auto stored = std::make_shared<StoredWeights>(table, std::vector(count, WeightFormat::int8_blocks));
-    for (const Param& param : table.all()) {
-      const StoredWeights::Stored place = stored->tensor(param);
-      if (!place.scales) continue;
-      std::fill_n(place.scales.row<float>(0), place.scales.count(), 0.001f);
-      std::memset(place.values.data, 1, static_cast<std::size_t>(place.values.count()));
-    }
-    return stored;
-  };
   return {{"f32", DType::f32, all_in(WeightFormat::f32)},
           {"bf16", rows, all_in(WeightFormat::bf16)},
           {"f16", rows, stored_for_rows(table, all_in(WeightFormat::f16), rows)},
           {"int8", rows, packed(8)},
-          {"q8_0", rows, blocks()},
           {"int6", rows, packed(6)}};
 }
 

@@ -199,8 +199,7 @@ void count_decoding(WeightFormat format, const char* name, DType dtype, const Co
   model.set_profile(nullptr);
   const bool floats = format == WeightFormat::bf16;
   report.ops(
-      fmt::format("decode, {}", name), [&] { decode(kBehind); }, profile,
-      floats ? "" : "linear");
+      fmt::format("decode, {}", name), [&] { decode(kBehind); }, profile, floats ? "" : "linear");
 }
 
 void count_adam(Report& report) {
@@ -221,7 +220,6 @@ void work_in_child(Shared& shared, const std::string& only) {
   if (selected("llama")) count_training("llama", dtype, context, report);
   if (selected("decode bf16")) count_decoding(WeightFormat::bf16, "bf16", dtype, context, report);
   if (selected("decode int8")) count_decoding(WeightFormat::int8_rows, "int8", dtype, context, report);
-  if (selected("decode Q8_0")) count_decoding(WeightFormat::int8_blocks, "Q8_0", dtype, context, report);
   if (selected("adam")) count_adam(report);
   fmt::print("{}", report.text());
   std::fflush(stdout);

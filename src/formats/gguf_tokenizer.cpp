@@ -174,6 +174,8 @@ GgufTokenizer read_gguf_tokenizer(GgufKeyReader& keys, const std::string& name) 
                              .content = tokenizer->serialized(),
                              .special = tokenizer->special(),
                              .adds_bos = vocabulary.add_bos};
+    if (const auto* bpe = dynamic_cast<const BpeTokenizer*>(tokenizer.get()))
+      out.file->spec = std::make_shared<const BpeSpec>(bpe->spec());
     out.tokens = tokenizer->vocab_size();
   } catch (const Error& error) {
     throw Error(fmt::format("{}: {}", name, error.what()), Hint{error.hint()}, error.where());

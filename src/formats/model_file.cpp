@@ -19,6 +19,7 @@
 #include "formats/safetensors.h"
 #include "formats/weights_file.h"
 #include "model/params.h"
+#include "tokenizer/tokenizer_json.h"
 
 namespace thimble {
 
@@ -251,7 +252,8 @@ void append_tensors(const SafetensorsFile& file, std::vector<StoredTensor>& tens
 std::unique_ptr<Tokenizer> open_tokenizer(const ModelFile& file) {
   if (!file.tokenizer) return nullptr;
   const TokenizerFile& from = *file.tokenizer;
-  auto tokenizer = load_tokenizer_bytes(from.content, from.name);
+  auto tokenizer = from.spec ? make_bpe_tokenizer(*from.spec, {}, from.content)
+                             : load_tokenizer_bytes(from.content, from.name);
   check(tokenizer->vocab_size() <= file.config.model.vocab_size,
         Hint{"use the tokenizer that the model was trained with"},
         "{} has {} tokens, the model's vocabulary has {}", from.name, tokenizer->vocab_size(),

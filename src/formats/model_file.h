@@ -34,6 +34,7 @@
 namespace thimble {
 
 class SafetensorsFile;
+struct BpeSpec;
 
 // Metadata keys of thimble's safetensors files.
 inline constexpr std::string_view kConfigKey = "thimble.config";     // resolved TOML
@@ -59,6 +60,8 @@ struct TokenizerFile {
   // Whether bos is added before texts. nullopt: yes for models trained or packed by thimble, else
   // as the tokenizer's own file specifies.
   std::optional<bool> adds_bos = {};
+  // What `content` contains, if it was written from a specification: not parsed again.
+  std::shared_ptr<const BpeSpec> spec = {};
 };
 
 // A tensor as stored in the file.

@@ -48,7 +48,7 @@ WeightFormat format_of_stored(const StoredWeights::Stored& stored) {
     case DType::f16:
       return WeightFormat::f16;
     case DType::i8:
-      return one_scale_per_row(stored.scales) ? WeightFormat::int8_rows : WeightFormat::int8_blocks;
+      return WeightFormat::int8_rows;
     case DType::blocks:
       return WeightFormat::blocks;
     default:
@@ -56,9 +56,8 @@ WeightFormat format_of_stored(const StoredWeights::Stored& stored) {
   }
 }
 
-std::int64_t scale_columns(WeightFormat format, std::int64_t cols) {
-  if (format == WeightFormat::int8_rows) return 1;
-  return format == WeightFormat::int8_blocks ? scales_per_row(cols) : 0;
+std::int64_t scales_of_row(WeightFormat format) {
+  return format == WeightFormat::int8_rows ? 1 : 0;
 }
 
 // One row as f32.
@@ -72,12 +71,9 @@ void read_row(const StoredWeights::Stored& stored, std::int64_t row, std::span<f
     case DType::f16:
       return convert(stored.values.row<f16>(row), [](f16 value) { return to_f32(value); });
     case DType::i8: {
-      const float* scales = stored.scales.row<float>(row);
-      const bool one = one_scale_per_row(stored.scales);
-      for (std::size_t col = 0; col < to.size(); ++col)
-        to[col] = static_cast<float>(stored.values.row<std::int8_t>(row)[col]) *
-                  scales[one ? 0 : col / kScaledColumns];
-      return;
+      const float scale = *stored.scales.row<float>(row);
+      return convert(stored.values.row<std::int8_t>(row),
+                     [&](std::int8_t value) { return static_cast<float>(value) * scale; });
     }
     case DType::blocks: {
       const BlockRows& part = block_matrix(stored.values).part_of(row);
@@ -159,8 +155,7 @@ std::int64_t StoredWeights::lay_out() {
     matrix.values_at = end;
     end += align_up(matrix.rows * matrix.cols * dtype_bytes(dtype_of_format(matrix.format)));
     matrix.scales_at = end;
-    end += align_up(matrix.rows * scale_columns(matrix.format, matrix.cols) *
-                    static_cast<std::int64_t>(sizeof(float)));
+    end += align_up(matrix.rows * scales_of_row(matrix.format) * static_cast<std::int64_t>(sizeof(float)));
   }
   return end;
 }
@@ -220,7 +215,7 @@ StoredWeights::Stored StoredWeights::view(const ParamView& view) const {
         "[weights] {} rows of {} at offset {} are not inside one matrix", view.rows, view.cols, view.offset);
   const Tensor values{arena_.at(matrix.values_at),    matrix.rows, matrix.cols, matrix.cols,
                       dtype_of_format(matrix.format), Device::cpu};
-  const std::int64_t columns = scale_columns(matrix.format, matrix.cols);
+  const std::int64_t columns = scales_of_row(matrix.format);
   const Tensor scales{arena_.at(matrix.scales_at), matrix.rows, columns, columns, DType::f32, Device::cpu};
   return {values.row_range(first, view.rows), columns > 0 ? scales.row_range(first, view.rows) : Tensor{}};
 }

@@ -27,9 +27,8 @@ enum class WeightFormat : std::uint8_t {
   f32,
   bf16,
   f16,
-  int8_rows,    // one scale per row: packed artifacts
-  int8_blocks,  // one scale per 32 columns
-  blocks,       // rows of a GGUF file
+  int8_rows,  // one scale per row: packed artifacts
+  blocks,     // rows of a GGUF file
 };
 
 // Roles used in products or lookups. All other roles are scales, gains, norm weights and biases.

@@ -74,7 +74,7 @@ TEST(EvalOnCuda, StoredWeightsAreExpanded) {
   const auto floats = small_model(cpu, texts.tokenizer->vocab_size(), kContext, "golf");
   const ModelConfig config = floats->config();
   const ParamTable table(config);
-  for (const WeightFormat format : {WeightFormat::f16, WeightFormat::int8_rows, WeightFormat::int8_blocks}) {
+  for (const WeightFormat format : {WeightFormat::f16, WeightFormat::int8_rows}) {
     SCOPED_TRACE(static_cast<int>(format));
     const std::vector<WeightFormat> formats(table.all().size(), format);
     const auto stored = std::make_shared<StoredWeights>(table, formats);

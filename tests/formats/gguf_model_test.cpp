@@ -72,6 +72,25 @@ TEST_P(EveryExport, RoundTripsExactly) {
   EXPECT_EQ(file.report.tensors, again.tensors.size());
 }
 
+// The tokenizer of a GGUF is opened without parsing the tokenizer.json that it was converted to.
+TEST(GgufModel, ItsTokenizerIsThatOfTheTokenizerJson) {
+  ModelFile model = read_gguf(view(written(small_export("qwen2")).bytes));
+  ASSERT_TRUE(model.tokenizer->spec);
+  const auto found = open_tokenizer(model);
+  model.tokenizer->spec.reset();
+  const auto expected = open_tokenizer(model);
+  ASSERT_EQ(found->vocab_size(), expected->vocab_size());
+  for (TokenId id = 0; id < found->vocab_size(); ++id) {
+    EXPECT_EQ(found->token_text(id), expected->token_text(id));
+    EXPECT_EQ(found->token_type(id), expected->token_type(id));
+  }
+  EXPECT_EQ(found->serialized(), expected->serialized());
+  EXPECT_EQ(found->special_tokens(), expected->special_tokens());
+  EXPECT_EQ(found->special().bos, expected->special().bos);
+  EXPECT_EQ(found->special().eos, expected->special().eos);
+  EXPECT_EQ(found->encode("<user> caf\xC3\xA9\n"), expected->encode("<user> caf\xC3\xA9\n"));
+}
+
 INSTANTIATE_TEST_SUITE_P(
     Gguf, EveryExport,
     testing::Values(std::vector<std::string>{"llama"},

@@ -14,7 +14,7 @@ namespace thimble::stored_weights_test {
 namespace {
 
 constexpr WeightFormat kFormats[] = {WeightFormat::f32, WeightFormat::bf16, WeightFormat::f16,
-                                     WeightFormat::int8_rows, WeightFormat::int8_blocks};
+                                     WeightFormat::int8_rows};
 
 // Random weights in the given formats; quantized for integer formats.
 std::shared_ptr<StoredWeights> random_weights(const ParamTable& table, std::vector<WeightFormat> formats) {
@@ -55,7 +55,8 @@ std::shared_ptr<StoredWeights> mixed_weights(const ParamTable& table) {
   std::vector<WeightFormat> formats;
   for (const Param& param : table.all())
     formats.push_back(
-        kFormats[(static_cast<std::size_t>(param.role) + static_cast<std::size_t>(param.layer + 1)) % 5]);
+        kFormats[(static_cast<std::size_t>(param.role) + static_cast<std::size_t>(param.layer + 1)) %
+                 std::size(kFormats)]);
   return random_weights(table, formats);
 }
 
