@@ -512,7 +512,7 @@ Command export_command() {
       .name = "export",
       .summary = "export a model to other programs, and verify the result",
       .arguments = {model_argument()},
-      .options = {{.name = "format", .help = formats_in_words(), .choices = all_names(), .required = true},
+      .options = {{.name = "format", .value = "FORMAT", .help = formats_in_words(), .choices = all_names(), .required = true},
                   {.name = "type",
                    .help = "number format of matrices",
                    .choices = {"f32", "f16", "bf16", "q8_0", "q6_k", "q5_k_m", "q4_k_m", "q4_0"},

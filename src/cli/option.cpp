@@ -79,7 +79,7 @@ std::vector<Option> options_of(const Command& command) {
 }
 
 std::string value_of(const Option& option) {
-  if (option.choices.empty()) return std::string(option.value);
+  if (option.choices.empty() || !option.value.empty()) return std::string(option.value);
   return joined(option.choices, "|");
 }
 

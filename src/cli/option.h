@@ -39,7 +39,8 @@ struct Option {
   std::string_view value = {};                 // placeholder of the value in help: "N", "FILE"
   std::string initial = {};                    // default, as it would be typed; empty: none
   std::string_view help = {};                  // noun phrase or imperative, without default and full stop
-  std::vector<std::string_view> choices = {};  // the allowed values; empty: any
+  std::vector<std::string_view> choices = {};  // the allowed values; empty: any. Help lists them,
+                                               // unless there is a placeholder
   bool required = false;
   bool repeated = false;           // may be given more than once: the value is a list
   bool common = false;             // has the same meaning in every command; help lists these last

@@ -1,9 +1,9 @@
 // KV cache: the keys and values of the tokens of each slot.
 //
-// Every layer has one matrix of keys and one of values, [slots * rows, K D]; a layer in a loop has one
-// pair per pass. The rows of a slot are contiguous: one for each position of the context. In layers
-// with a window they are a ring of the last positions, if that is shorter. The memory is on the device
-// that decodes.
+// Every layer has one matrix of keys and one of values, [slots * rows, K D]; a layer in a loop has
+// one pair per pass. The rows of a slot are contiguous: one for each position of the context. In
+// layers with a window they are a ring of the last positions, if that is shorter. The memory is on
+// the device that decodes.
 #pragma once
 
 #include <cstddef>
@@ -18,8 +18,8 @@
 
 namespace thimble {
 
-// A ring is at least this much longer than the window. A call has at most so many rows of a slot, and
-// a sequence can return to a prefix that is shorter by as many tokens.
+// A ring is at least this much longer than the window. A call has at most so many rows of a slot,
+// and a sequence can return to a prefix that is shorter by as many tokens.
 inline constexpr std::int64_t kCacheSlack = 1024;
 
 // The rings of a model's layers with a window, which are all of one size. rows 0: it has none.
@@ -44,8 +44,8 @@ class KvCache {
   Tensor values(std::int64_t pass) const { return matrix(pass, 1); }
   const std::byte* memory() const { return arena_.at(0); }  // identifies the cache
 
-  // Copies the first `count` positions of one slot to another, as far as the slot has them. On a GPU
-  // the copy is queued.
+  // Copies the first `count` positions of one slot to another, as far as the slot has them. On a
+  // GPU the copy is queued.
   void copy_prefix(std::int64_t from, std::int64_t to, std::int64_t count);
 
  private:

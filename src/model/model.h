@@ -87,9 +87,9 @@ class Model {
   // nullptr: all weights are f32, in weights().
   const StoredWeights* stored_weights() const { return stored_.get(); }
 
-  // The f32 weights in host memory, in the layout of trained_params(). Call weights_changed() after writing
-  // them. If training changes them on a device, call device_weights_changed() after each change and
-  // fetch_weights() before reading them here.
+  // The f32 weights in host memory, in the layout of trained_params(). Call weights_changed() after
+  // writing them. If training changes them on a device, call device_weights_changed() after each
+  // change and fetch_weights() before reading them here.
   std::span<float> weights() { return float_weights(); }
   std::span<const float> weights() const { return float_weights(); }
   void weights_changed();

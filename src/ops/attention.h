@@ -115,8 +115,9 @@ inline constexpr double kMinValueNorm = 1e-12;
 //
 //   q     [N, H D]   slot      [N] i32  -1 (GPU only): padding row; nothing is appended, y is 0
 //   k, v  [N, K D]   position  [N] i32  < context, or any with a window: see below
-//   k_cache, v_cache  [slots * context, K D]  in the dtype of k and v; position p of slot s is in row
-//                     s * context + p % context. The op writes to them: they are state, not inputs.
+//   k_cache, v_cache  [slots * context, K D]  in the dtype of k and v; position p of slot s is in
+//                     row s * context + p % context. The op writes to them: they are state, not
+//                     inputs.
 //
 //   y[n, h] = sum over m in [0, position[n]] of
 //             softmax_m(scale q[n, h] . k_cache[slot, m]) v_cache[slot, m]

@@ -397,7 +397,7 @@ Json parse_call(const Json& json, const std::string& name) {
   const auto id = call.string("id");
   if (const auto type = call.string("type").value_or("function"); type != "function")
     throw bad_field(call.full_name("type"), fmt::format("{} must be 'function'", call.full_name("type")));
-  Fields function(call.required("function"), call.full_name("function."));
+  Fields function(call.required("function"), call.full_name("function") + ".");
   function.required("name");
   const std::string called = *function.string("name");
   const Json* given = function.find("arguments");

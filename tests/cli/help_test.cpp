@@ -121,7 +121,7 @@ TEST(ManPage, HelpAndDocumentsNameEveryExportFormat) {
 }
 
 TEST(ManPage, DescribesModelArgumentsAlike) {
-  EXPECT_EQ(model_kinds_text(), "run folder, checkpoint, artifact, GGUF or Hugging Face folder");
+  EXPECT_EQ(model_kinds_text(), "run folder, checkpoint, PEFT folder, artifact, GGUF or Hugging Face folder");
   const std::string written = "Hugging Face folder";
   for (const Command& command : all_commands())
     for (const Argument& argument : command.arguments)

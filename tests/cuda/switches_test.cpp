@@ -4,6 +4,7 @@
 #include "model/switches.h"
 
 #include <cmath>
+#include <optional>
 
 #include "base/files.h"
 #include "cuda/device.h"
@@ -66,6 +67,54 @@ INSTANTIATE_TEST_SUITE_P(Golf, SwitchOnCuda, testing::ValuesIn(golf_switches()),
                          [](const auto& info) { return std::string(info.param.name); });
 INSTANTIATE_TEST_SUITE_P(Families, SwitchOnCuda, testing::ValuesIn(family_switches()),
                          [](const auto& info) { return std::string(info.param.name); });
+
+// Frozen weights that were uploaded once, and random adapters.
+struct Adapted {
+  Adapted(const ModelConfig& config, const Context& context, DType dtype) {
+    const Context host;
+    const Model floats = calm_model(config, host, DType::f32);
+    const auto stored =
+        std::make_shared<const StoredWeights>(stored_exactly(floats.params(), floats.weights()));
+    const auto convert = context.device() == Device::cpu ? stored_for_rows : stored_for_gpu;
+    const LoraConfig lora{.rank = 4, .alpha = 6};
+    model.emplace(config, context, dtype, convert(floats.params(), stored, dtype),
+                  std::make_shared<const AdapterTable>(config, lora));
+    std::mt19937 random(31);
+    std::normal_distribution<float> normal(0, 0.2f);
+    for (float& value : model->weights()) value = normal(random);
+    model->weights_changed();
+  }
+
+  Gradient gradient(const Rows& rows) {
+    Gradient gradient{0, std::vector<float>(model->weights().size())};
+    gradient.loss = model->add_gradients(rows, gradient.values, {});
+    return gradient;
+  }
+
+  std::optional<Model> model;
+};
+
+TEST(AdaptersOnCuda, LossGradientsAndLogitsMatchTheCpu) {
+  const auto gpu = find_gpu();
+  if (!gpu.runtime) GTEST_SKIP() << gpu.reason;
+  const Context host, device(gpu.runtime);
+  for (const char* preset : {"llama", "golf"}) {
+    SCOPED_TRACE(preset);
+    const ModelConfig config = small_config(preset);
+    const Rows rows = switch_rows(config);
+    Adapted expected(config, host, DType::f32), wide(config, device, DType::f32),
+        narrow(config, device, DType::bf16);
+    const Gradient of_cpu = expected.gradient(rows), of_wide = wide.gradient(rows),
+                   of_narrow = narrow.gradient(rows);
+    EXPECT_NEAR(of_wide.loss / of_cpu.loss, 1, 1e-5);
+    EXPECT_LT(relative_difference(of_wide, of_cpu), 1e-4);
+    EXPECT_NEAR(of_narrow.loss / of_cpu.loss, 1, 0.01);
+    EXPECT_LT(relative_difference(of_narrow, of_cpu), 0.15);
+    const auto logits = expected.model->score(rows, true).logits,
+               found = wide.model->score(rows, true).logits;
+    for (std::size_t i = 0; i < logits.size(); ++i) ASSERT_NEAR(found[i], logits[i], 1e-4) << i;
+  }
+}
 
 // The models of tests/golden/architectures, which are small, and with the head size that the family
 // has: the tensor cores have kernels for some sizes only.

@@ -38,7 +38,7 @@ class Adapters : public testing::Test {
   }
   static double bits(std::vector<std::string> words) {
     words.insert(words.end(), {"--json", "--data", "new.txt", "--dtype", "f32"});
-    return parse_json(run(words), "eval").at("bits_per_byte").as_double();
+    return parse_json(run(words), "eval").at("val_bpb").as_double();
   }
 
   static TempFolder* folder;
@@ -78,7 +78,8 @@ TEST_F(Adapters, MistakesAreSentences) {
   const auto error_of = [](std::vector<std::string> words) {
     const RunResult result = result_of(std::move(words));
     EXPECT_NE(result.exit_code, 0) << result;
-    return result.err.substr(0, result.err.find('\n'));
+    const std::size_t error = result.err.find("error: ");
+    return result.err.substr(error, result.err.find('\n', error) - error);
   };
   EXPECT_EQ(error_of({"train", "--data", "new.txt", "--lora-rank", "4"}),
             "error: lora_rank trains adapters for a model, and none is named");

@@ -78,7 +78,7 @@ TEST(Completions, ZshCompletesCommandsGroupsFlagsAndChoices) {
   EXPECT_EQ(run.err, "") << run;
   EXPECT_TRUE(run.out.starts_with("info:")) << run;
   EXPECT_NE(run.out.find("\n--format:"), std::string::npos) << run;
-  EXPECT_NE(run.out.find("\ngguf\nollama\nhf\nsafetensors\nhtml\njs\n1\nfiles\nfiles\n"), std::string::npos)
+  EXPECT_NE(run.out.find("\ngguf\nollama\nhf\nsafetensors\npeft\nhtml\njs\n1\nfiles\nfiles\n"), std::string::npos)
       << run;
 }
 

@@ -23,6 +23,8 @@ class AdapterFiles : public testing::Test {
 
   void write_base(const char* name, float factor) {
     ModelFile model = small_export("qwen3");
+    model.tokenizer.reset();
+    model.layout.clear();
     for (float& weight : model.weights) weight *= factor;
     write_model(ops_, folder_ / name, Existing::replace, model, DType::f32);
   }

@@ -10,6 +10,7 @@
 
 #include "base/files.h"
 #include "base/json.h"
+#include "formats/adapters.h"
 #include "formats/export.h"
 #include "formats/gguf_import.h"
 #include "formats/gguf_model.h"
@@ -274,6 +275,22 @@ TEST_P(Adapted, LossLogitsAndGradientsArePyTorchs) {
         std::abs(*std::ranges::max_element(expected, {}, [](float value) { return std::abs(value); }));
     EXPECT_LE(largest_difference(param.in(std::span(gradients)), expected) / largest, 1e-5) << param.name;
   }
+}
+
+// tests/interop/check_peft.py
+TEST_P(Adapted, AFolderOfPeftGivesPeftsLogits) {
+  ModelFile file = open_model(source(), WeightsAs::stored);
+  add_adapters(file, golden_path("adapters/peft"));
+  EXPECT_EQ(file.adapters->table.lora().rank, 6);
+  const Context context;
+  Model model = make_model(file, context);
+  const TraceTokens tokens =
+      read_trace_tokens(SafetensorsFile::open(golden_path("adapters/reference.safetensors")));
+  const Rows rows = grid_rows(model.config(), tokens.row_length(), tokens.input, tokens.target);
+  const SafetensorsFile golden = SafetensorsFile::open(golden_path("adapters/peft/logits.safetensors"));
+  std::vector<float> expected(static_cast<std::size_t>(golden.at("logits").count()));
+  golden.read_f32("logits", expected);
+  EXPECT_LE(largest_difference(model.score(rows, true).logits, expected) / std::ranges::max(expected), 5e-6);
 }
 
 INSTANTIATE_TEST_SUITE_P(Adapters, Adapted, testing::Values("llama3"));

@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
 """Exchanges adapters with Hugging Face's PEFT. Run manually on a machine that has it.
 
-    check_peft.py BASE ADAPTER TRACE OUT     needs torch, transformers, peft
+    check_peft.py BASE ADAPTER TOKENS TRACE OUT     needs torch, transformers, peft
 
 BASE is a Hugging Face folder that thimble wrote, ADAPTER a folder of `thimble export --format peft`
-for it, and TRACE the file of `thimble trace --dtype f32` of both, which contains the tokens. PEFT
-loads the adapter, and its logits must agree with thimble's to 1e-4 of the largest.
+for it, and TRACE the file of `thimble trace --dtype f32` of both for the file TOKENS. PEFT loads the
+adapter, and its logits must agree with thimble's to 1e-4 of the largest.
 
 OUT gets an adapter that PEFT made for the model `llama3` of tests/golden/make_architectures.py, with
 random values, and its logits for the tokens of tests/golden/adapters/reference.safetensors. Both
@@ -22,13 +22,13 @@ from safetensors.torch import load_file, save_file
 HERE = os.path.dirname(os.path.abspath(__file__))
 
 
-def check_adapter(base, adapter, trace):
+def check_adapter(base, adapter, tokens, trace):
     model = transformers.AutoModelForCausalLM.from_pretrained(base, dtype=torch.float32)
     model = PeftModel.from_pretrained(model, adapter).eval()
-    ours = load_file(trace)
+    ours = load_file(trace)["logits"]
     with torch.no_grad():
-        theirs = model(input_ids=ours["input"].long()).logits
-    difference = (ours["logits"].reshape(theirs.shape) - theirs).abs().max().item()
+        theirs = model(input_ids=load_file(tokens)["input"].long()).logits
+    difference = (ours.reshape(theirs.shape) - theirs).abs().max().item()
     largest = theirs.abs().max().item()
     print(f"logits differ by {difference:.2e}, the largest is {largest:.2f}")
     return difference <= 1e-4 * largest
@@ -54,6 +54,6 @@ def make_fixture(golden, out):
 
 
 if __name__ == "__main__":
-    base, adapter, trace, out = sys.argv[1:]
+    base, adapter, tokens, trace, out = sys.argv[1:]
     make_fixture(os.path.join(HERE, "..", "golden"), out)
-    sys.exit(0 if check_adapter(base, adapter, trace) else 1)
+    sys.exit(0 if check_adapter(base, adapter, tokens, trace) else 1)

@@ -8,7 +8,7 @@ namespace thimble::cuda {
 
 extern const PluginOp kEmbedding, kSmear, kRmsNorm, kLayerNorm, kLinear, kRope, kAttention,
     kExclusiveAttention, kCachedAttention, kActivation, kAddScaled, kResidualMix, kResidualNorm, kGatedSkip,
-    kDropout, kGather, kSoftcap, kHeadLoss, kCast, kFakeQuant;
+    kDropout, kGather, kSoftcap, kHeadLoss, kCast, kFakeQuant, kLowRank;
 extern const FusedRun kMixNorm, kMixNormBackward, kSumMixNorm;
 extern const RuleKernels kAdam, kMuon;
 extern const StepKernels kStep;  // without rules
@@ -21,6 +21,7 @@ constexpr const PluginOp* kOps[] = {
     &kCachedAttention, &kActivation, &kAddScaled, &kResidualMix,
     &kResidualNorm,    &kGatedSkip,  &kDropout,   &kGather,
     &kSoftcap,         &kHeadLoss,   &kCast,      &kFakeQuant,
+    &kLowRank,
 };
 constexpr const FusedRun* kFusedRuns[] = {&kMixNormBackward, &kMixNorm, &kSumMixNorm};
 constexpr const RuleKernels* kRules[] = {&kAdam, &kMuon};
