@@ -2,8 +2,9 @@
 // its adapters (LoraConfig) and the packing of its result (PackConfig).
 //
 // Each member is a key of TOML files, of --set and, with dashes, a flag; the table in keys.cpp
-// gives the meaning of each key. Keys of PackConfig and LoraConfig have the prefixes `pack_` and `lora_`. A size of zero means
-// "derived": resolved() replaces it. The default values describe a plain llama.
+// gives the meaning of each key. Keys of PackConfig and LoraConfig have the prefixes `pack_` and
+// `lora_`. A size of zero means "derived": resolved() replaces it. The default values describe a
+// plain llama.
 //
 //   ConfigBuilder settings;                      // builder.h
 //   settings.preset("golf");

@@ -52,8 +52,8 @@ class Slots {
   std::int64_t count() const { return static_cast<std::int64_t>(slots_.size()); }
   std::int64_t free_count() const;
 
-  // The slot, in use or free, that shares the longest prefix with `prompt` and can continue from it.
-  // length is 0 if there is none.
+  // The slot, in use or free, that shares the longest prefix with `prompt` and can continue from
+  // it. length is 0 if there is none.
   struct Prefix {
     std::int64_t slot = -1, length = 0;
   };

@@ -123,8 +123,8 @@ inline constexpr double kMinValueNorm = 1e-12;
 //             softmax_m(scale q[n, h] . k_cache[slot, m]) v_cache[slot, m]
 //
 // softcap and window: as in attention, with position[n] - window + 1 as the least m. With a window,
-// a slot may be a ring that keeps the last `context` positions. Then context is a multiple of 64, and
-// at least window + R - 1, where R is the number of rows of a slot in a call.
+// a slot may be a ring that keeps the last `context` positions. Then context is a multiple of 64,
+// and at least window + R - 1, where R is the number of rows of a slot in a call.
 //
 // Rows of one slot must come in order of position; rows of different slots may come in any order.
 // All rows are appended before any row attends. Batch-invariant: the other rows of a call do not

@@ -129,7 +129,7 @@ Model& Subject::default_model() {
   const DType dtype = compute_dtype(ComputeDType::automatic, context_.device());
   if (dtype == DType::f32) return f32_model();
   if (default_model_) return *default_model_;
-  // Adapters were trained beside the weights of their base, and bf16 rounds merged weights otherwise.
+  // Adapters were trained beside the weights of their base; merging would round the sum to bf16.
   const bool adapted = find_metadata(kBaseKey) || !request.adapters.empty();
   default_model_.emplace(
       make_model(adapted ? open_adapted(request.model, request.adapters, WeightsAs::stored, progress) : file,

@@ -1,6 +1,6 @@
 // Every switch of the golf family and of Transformers' families on a GPU, and a model of every such
-// family: loss, gradients and decoded tokens match the CPU. The layer loop can start between captured
-// steps.
+// family: loss, gradients and decoded tokens match the CPU. The layer loop can start between
+// captured steps.
 #include "model/switches.h"
 
 #include <cmath>

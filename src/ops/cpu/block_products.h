@@ -6,9 +6,9 @@
 //
 //   y = sum over groups of  w.scale x.scale (sum of w.q x.q)  -  w.min (x.scale (sum of x.q))
 //
-// Sums of integers are exact. Sums over groups are f32 and have a fixed order, which does not depend
-// on the number of rows: lane l of 16 (VNNI), 8 (AVX2) or 1 adds the groups l, l + lanes, ..., then
-// the lanes are added as a tree. So the products are batch-invariant.
+// Sums of integers are exact. Sums over groups are f32 and have a fixed order, which does not
+// depend on the number of rows: lane l of 16 (VNNI), 8 (AVX2) or 1 adds the groups l, l + lanes,
+// ..., then the lanes are added as a tree. So the products are batch-invariant.
 //
 //   block_product_vnni      AVX-512 VNNI
 //   block_product_avx2      products of bytes to sums of 16 bits: AVX2
@@ -68,8 +68,8 @@ class IntegerRows {
   std::byte* memory_;
 };
 
-// Rounds `together` rows of x (f32 or bf16) from n on. Rows after the last one are 0. A group with a
-// number that is not finite makes every product with it NaN.
+// Rounds `together` rows of x (f32 or bf16) from n on. Rows after the last one are 0. A group with
+// a number that is not finite makes every product with it NaN.
 void round_rows(const Tensor& x, std::int64_t n, const IntegerRows& to);
 
 struct BlockProduct {

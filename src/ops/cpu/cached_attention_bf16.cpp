@@ -266,8 +266,8 @@ THIMBLE_BF16_PAIRS void attend_block_few(const CachedAttention& op, const RunTil
   accumulate_few<L>(of.v, of.v_pitch, t.seen(0, of.begin), D, t.weights, t.result);
 }
 
-// Excludes values that a query does not attend to, because 0 times NaN is NaN. Its first and its last
-// key may be halves of pairs.
+// Excludes values that a query does not attend to, because 0 times NaN is NaN. Its first and its
+// last key may be halves of pairs.
 THIMBLE_BF16_PAIRS void accumulate_visible(const CachedAttention& op, const RunTiles& t, std::int64_t lines,
                                            std::int64_t begin) {
   const std::int64_t D = op.head_size(), G = op.group();

@@ -13,8 +13,9 @@
 //
 // Reading the matrix dominates the time. A single row reads each weight once and writes nothing
 // back. With more rows, a few outputs at a time stay in cache while all rows are multiplied.
-// Weights that need a conversion are converted once (linear.cpp). Floats in blocks are unpacked into
-// a few rows of memory, which stay in L1; integers in blocks have other kernels (block_products.h).
+// Weights that need a conversion are converted once (linear.cpp). Floats in blocks are unpacked
+// into a few rows of memory, which stay in L1; integers in blocks have other kernels
+// (block_products.h).
 #pragma once
 
 #include <cstdint>
@@ -39,8 +40,8 @@ void unpack_block_row(const Tensor& w, std::int64_t row, const Tensor& to, std::
 // one place and in this order.
 Tensor plain_rows(const Tensor& w, std::int64_t first, std::int64_t count);
 
-// Rows [first, first + count) of w in `dtype`: those of w itself, or a copy in memory that is reused
-// by the next call.
+// Rows [first, first + count) of w in `dtype`: those of w itself, or a copy in memory that is
+// reused by the next call.
 Tensor unpacked_rows(const Context& context, const Tensor& w, const Tensor& scales, std::int64_t first,
                      std::int64_t count, DType dtype);
 inline Tensor unpacked(const Context& context, const Tensor& w, const Tensor& scales, DType dtype) {

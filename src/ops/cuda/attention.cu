@@ -12,8 +12,8 @@ constexpr int kLargestHead = 256, kLargestExclusiveHead = 128;
 
 // Plain arithmetic uses 16 x 16 threads. Thread (y, x) has rows E y .. E y + E - 1 and columns x,
 // x + 16, ... of a tile of scores, and likewise of a tile of D columns of results. The 16 threads
-// of a row are half a warp. E is 4, for tiles of 64 rows. Heads of more than 128 columns have E = 2:
-// their tiles of 64 rows do not fit into shared memory.
+// of a row are half a warp. E is 4, for tiles of 64 rows, or 2 for heads of more than 128
+// columns, whose tiles of 64 rows do not fit into shared memory.
 constexpr int kSide = 16;
 
 template <int E>

@@ -3,9 +3,10 @@
 // of lanes has its own online softmax; groups, then warps, are merged at the end in order. A long
 // context is split into parts of fixed length, one block each, which a second kernel merges.
 //
-// In calls of up to kFewRows rows the assignment of keys depends only on the context, the window and
-// the position of the row, so the other rows of a call do not change the bits of a row. Larger calls
-// process prompts: cached_attention_blocks.cu computes their tiles, and contexts are not split.
+// In calls of up to kFewRows rows the assignment of keys depends only on the context, the window
+// and the position of the row, so the other rows of a call do not change the bits of a row. Larger
+// calls process prompts: cached_attention_blocks.cu computes their tiles, and contexts are not
+// split.
 #include "ops/attention.h"
 
 #include "ops/cuda/attention.h"

@@ -1,5 +1,5 @@
-// A block has 64 rows of a prompt and one head, and loops over tiles of keys and values, prefetching
-// one tile. As attention_mma.cu, with keys from a slot.
+// A block has 64 rows of a prompt and one head, and loops over tiles of keys and values,
+// prefetching one tile. As attention_mma.cu, with keys from a slot.
 #include "ops/cuda/attention.h"
 
 #include "ops/cuda/mma.cuh"

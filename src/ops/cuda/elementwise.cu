@@ -103,8 +103,8 @@ void activation_gradients(cudaStream_t stream, const Activation& op) {
                    });
 }
 
-// For gated kinds the second half starts at column F: it is aligned if F is a multiple of the vector
-// length, which the check of y and dy covers.
+// For gated kinds the second half starts at column F: it is aligned if F is a multiple of the
+// vector length, which the check of y and dy covers.
 void activation_forward(const Context& context, const OpCall& call) {
   const Activation op(call);
   if (vectorized(op.x, {op.y}))

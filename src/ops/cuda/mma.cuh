@@ -96,8 +96,8 @@ __device__ void tile_dots(const Half* a, int row, const Half* b, float (&sums)[T
   }
 }
 
-// sums [16, 8 C] += weights [16, 8 T], rounded to 16 bits, times 8 C columns of the 8 T rows of a tile
-// of D columns.
+// sums [16, 8 C] += weights [16, 8 T], rounded to 16 bits, times 8 C columns of the 8 T rows of a
+// tile of D columns.
 template <int D, class H = Half, int T, int C>
 __device__ void tile_accumulate(const float (&weights)[T][4], const Half* tile, float (&sums)[C][4]) {
   const int lane = static_cast<int>(threadIdx.x) % kWarp;
