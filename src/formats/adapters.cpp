@@ -60,10 +60,6 @@ AdapterBase base_of(const ModelFile& model) {
   return {fs::absolute(model.path).lexically_normal().string(), digest_of_weights(model)};
 }
 
-bool is_weight(std::string_view name) {
-  return !name.starts_with(kOptimizerPrefix) && !name.starts_with(kThimblePrefix);
-}
-
 std::vector<float> read_values(SafetensorsFile opened, const AdapterTable& table,
                                std::span<const WeightSource> sources) {
   TensorFiles files(opened.name());
@@ -77,11 +73,11 @@ std::string text_in_metadata(const SafetensorsFile& file, std::string_view key) 
 }
 
 fs::path checkpoint_of(const fs::path& path) {
-  if (!fs::is_directory(path)) return path;
-  for (const char* name : {"best.safetensors", "last.safetensors"})
-    if (fs::is_regular_file(path / name)) return path / name;
-  fail(Hint{fmt::format("pass a run with lora_rank, or a PEFT folder with {}", kPeftConfig)},
-       "{} contains no adapters", path.string());
+  const fs::path checkpoint = fs::is_directory(path) ? checkpoint_in(path) : path;
+  check(!checkpoint.empty(),
+        Hint{fmt::format("pass a run with lora_rank, or a PEFT folder with {}", kPeftConfig)},
+        "{} contains no adapters", path.string());
+  return checkpoint;
 }
 
 Adapters read_checkpoint_adapters(const fs::path& given, const ModelConfig& model,

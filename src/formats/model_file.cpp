@@ -27,10 +27,6 @@ namespace {
 
 namespace fs = std::filesystem;
 
-bool is_weight(std::string_view name) {
-  return !name.starts_with(kOptimizerPrefix) && !name.starts_with(kThimblePrefix);
-}
-
 std::optional<std::int64_t> read_count(const SafetensorsFile& file, std::string_view key, std::int64_t most) {
   const std::string* text = file.find_metadata(key);
   if (!text) return std::nullopt;
@@ -142,12 +138,6 @@ ModelFile open_checkpoint(const fs::path& path, WeightsAs as, const ProgressOutp
   return out;
 }
 
-fs::path checkpoint_in(const fs::path& folder) {
-  for (const char* name : {"best.safetensors", "last.safetensors"})
-    if (fs::is_regular_file(folder / name)) return folder / name;
-  return {};
-}
-
 bool is_run_folder(const fs::path& folder) {
   return !checkpoint_in(folder).empty();
 }
@@ -200,6 +190,16 @@ ModelFile open_any(const fs::path& path, WeightsAs as, const ProgressOutput& pro
 }
 
 }  // namespace
+
+bool is_weight(std::string_view name) {
+  return !name.starts_with(kOptimizerPrefix) && !name.starts_with(kThimblePrefix);
+}
+
+fs::path checkpoint_in(const fs::path& folder) {
+  for (const char* name : {"best.safetensors", "last.safetensors"})
+    if (fs::is_regular_file(folder / name)) return folder / name;
+  return {};
+}
 
 std::span<const ModelKind> model_kinds() {
   return kModelKinds;

@@ -138,6 +138,12 @@ std::vector<float> float_weights(const ModelFile& file);
 // matrix is expanded to `dtype` when it is uploaded.
 Model make_model(const ModelFile& file, const Context& context, DType dtype = DType::f32);
 
+// Whether a tensor of a checkpoint is a weight.
+bool is_weight(std::string_view name);
+
+// The checkpoint that a run folder opens as: the best, else the last; empty if it has none.
+std::filesystem::path checkpoint_in(const std::filesystem::path& folder);
+
 // Helper for readers: appends every tensor of the file, as stored.
 void append_tensors(const SafetensorsFile& file, std::vector<StoredTensor>& tensors);
 

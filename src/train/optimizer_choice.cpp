@@ -16,6 +16,8 @@ namespace {
 // 0.003 is the best rate measured at 4 layers x 128, 0.001 a good one at 9 x 512.
 constexpr double kAdamRate = 0.28;
 constexpr double kFineTuningShare = 0.1;
+// docs/guides/fine-tune.md has the measurements.
+constexpr double kAdapterShare = 2;
 constexpr std::int64_t kMuonSteps = 5, kLongestWarmup = 20;
 constexpr double kMuonRate = 0.02;
 
@@ -73,7 +75,8 @@ std::string choose_optimizer(const OptimizerChoice& choice, ConfigBuilder& setti
   const bool is_the_presets = muon == settings.before_user().optimizer.uses_muon();
   if (!choice.fine_tunes && (!asked || is_the_presets)) return "";
 
-  const double share = choice.fine_tunes ? kFineTuningShare : 1;
+  const bool adapts = static_cast<bool>(settings.current().lora);
+  const double share = adapts ? kAdapterShare : choice.fine_tunes ? kFineTuningShare : 1;
   const std::int64_t parameters = ParamTable(settings.resolve().model).count();
   if (muon)
     derive_muon(share, settings);

@@ -8,7 +8,8 @@
 //
 // Fine-tuning uses a tenth of these rates and a warm-up of at most 20 steps. It uses AdamW unless
 // Muon is asked for, because Muon changes every direction of a matrix equally, including those that
-// training has settled. Settings given by the user are always kept.
+// training has settled. Adapters, which start at 0, use twice the rates. Settings given by the user
+// are always kept.
 #pragma once
 
 #include <cstdint>

@@ -68,6 +68,12 @@ TEST(OptimizerChoice, FineTuningUsesAdamwAtARateThatFollowsTheSize) {
   EXPECT_EQ(chosen("quick", {.fine_tunes = true}, {"steps=40"}).warmup_steps, 4);
 }
 
+TEST(OptimizerChoice, AdaptersUseTwiceTheRateOfTrainingFromRandomWeights) {
+  const Chosen adapted = chosen("quick", {.fine_tunes = true}, {"lora_rank=8"});
+  EXPECT_FALSE(adapted.optimizer.uses_muon());
+  EXPECT_NEAR(adapted.optimizer.rate(ParamGroup::matrix), 0.006, 2e-4);
+}
+
 TEST(OptimizerChoice, FineTuningWithMuonUsesATenthOfThePresetsRates) {
   const auto matrices = [](const Chosen& tuned) { return tuned.optimizer.rate(ParamGroup::matrix); };
   const Chosen quick = chosen("quick", {.name = "muon", .fine_tunes = true});

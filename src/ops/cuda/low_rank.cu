@@ -14,13 +14,7 @@ void copy_rows(cudaStream_t stream, const Tensor& from, const Tensor& to, bool a
   for_each_pack<V>("low_rank", stream, to.rows, to.cols, [=] __device__(std::int64_t row, int c) {
     float values[V];
     load(a, row, c, values);
-    if (add) {
-      float before[V];
-      load(b, row, c, before);
-#pragma unroll
-      for (int i = 0; i < V; ++i) values[i] += before[i];
-    }
-    store(b, row, c, values);
+    put(b, row, c, values, add);
   });
 }
 
