@@ -221,8 +221,8 @@ TEST_F(CInterface, SessionsOfOneModelWorkInSeveralThreads) {
   EXPECT_EQ(texts[2], texts[0]);
 }
 
-// Two threads step one session: each call either works or says that the session is in use. On a busy
-// machine they may take turns for many rounds.
+// Two threads step one session: each call either works or says that the session is in use. On a
+// busy machine they may take turns for many rounds.
 TEST_F(CInterface, ASecondThreadInASessionIsRefused) {
   thimble_session* session = nullptr;
   ASSERT_EQ(thimble_start(model_, 1, &session), THIMBLE_OK);
