@@ -63,6 +63,8 @@ ModelFile bench_model(const Arguments& arguments, const ProgressOutput& progress
     if (arguments.given("set")) throw UsageError("--set cannot be combined with MODEL, only with --preset");
     return model_from(arguments, WeightsAs::stored, progress);  // as in `generate` and `serve`
   }
+  if (arguments.given("adapter"))
+    throw UsageError("--adapter cannot be combined with --preset, only with MODEL");
   ConfigBuilder settings;
   settings.preset(arguments.text("preset"));
   put_assignments(arguments, settings);

@@ -9,6 +9,7 @@
 
 #include "base/error.h"
 #include "base/parallel.h"
+#include "data/built.h"
 #include "support/golden.h"
 #include "support/message_of.h"
 #include "support/temp_folder.h"
@@ -16,76 +17,8 @@
 #include "tokenizer/sentencepiece.h"
 #include "tokenizer/tokenizer.h"
 
-namespace thimble {
+namespace thimble::build_test {
 namespace {
-
-namespace fs = std::filesystem;
-
-std::string tales(int count) {
-  std::string text;
-  for (int i = 0; i < count; ++i)
-    text += fmt::format(
-        "Tale {}: the {} cats sat on mat {}.\nThey saw a caf\u00E9, \u732B and {} dogs.\n<|endoftext|>\n", i,
-        i * 7 % 13, i % 5, i * i % 101);
-  return text;
-}
-
-std::shared_ptr<const Tokenizer> trained_bpe() {
-  TempFolder folder;
-  TextSource source({folder.write("tales.txt", tales(300))}, {});
-  return make_bpe_tokenizer(train_bpe(source, {.vocab_size = 400, .special_tokens = special_tokens_for(true)},
-                                      ProgressOutput::nowhere())
-                                .spec);
-}
-
-BuildResult build(const BuildRequest& request) {
-  return build_dataset(request, Log::nowhere(), ProgressOutput::nowhere());
-}
-
-std::vector<TokenId> tokens_of(const fs::path& folder, const ManifestSplit& split) {
-  std::vector<TokenId> all;
-  for (const ManifestShard& shard : split.shards) {
-    const ShardReader mapped(folder / shard.file);
-    EXPECT_EQ(mapped.tokens(), shard.tokens);
-    EXPECT_EQ(mapped.digest().hex(), shard.digest);
-    all.resize(all.size() + mapped.tokens());
-    mapped.copy(0, std::span(all).last(mapped.tokens()));
-  }
-  EXPECT_EQ(all.size(), split.tokens);
-  return all;
-}
-
-// The documents decoded to text, split at bos.
-std::vector<std::string> decoded(const Tokenizer& tokenizer, const fs::path& folder,
-                                 const ManifestSplit& split) {
-  std::vector<std::string> texts;
-  std::vector<TokenId> document;
-  auto flush = [&] {
-    if (!document.empty()) texts.push_back(tokenizer.decode(document));
-    document.clear();
-  };
-  for (const TokenId id : tokens_of(folder, split)) {
-    if (id == *tokenizer.special().bos) flush();
-    document.push_back(id);
-  }
-  flush();
-  EXPECT_EQ(texts.size(), split.documents);
-  return texts;
-}
-
-std::map<std::string, std::string> contents(const fs::path& folder) {
-  std::map<std::string, std::string> files;
-  for (const auto& entry : fs::directory_iterator(folder))
-    files[entry.path().filename().string()] = read_file(entry.path(), 1 << 30);
-  return files;
-}
-
-std::uint64_t dropped(const BuildResult& built, std::string_view reason) {
-  for (const auto& [found, documents] : built.manifest.dropped)
-    if (found == reason) return documents;
-  ADD_FAILURE() << reason;
-  return 0;
-}
 
 TEST(Build, DocumentsDecodeToTheInput) {
   TempFolder folder;
@@ -780,68 +713,5 @@ TEST(Build, UnfinishedBuildIsNotResumedWithOtherSettings) {
   EXPECT_FALSE(build(request).resumed);
 }
 
-constexpr std::string_view kTurns =
-    "jinja:{% for m in messages %}{% if m.content == 'no' %}{{ raise_exception('not this') }}{% endif %}"
-    "<system>{{ m.role }}\n{{ m.content }}<end_turn>{% endfor %}"
-    "{% if add_generation_prompt %}<system>assistant\n{% endif %}";
-
-BuildRequest templated(const TempFolder& folder, const std::string& chats, const std::string& out) {
-  BuildRequest request{.inputs = {folder.write("chats.jsonl", chats).string()},
-                       .tokenizer = load_tokenizer("bytes:chat"),
-                       .folder = folder.path() / out};
-  request.read.kind = DataKind::chat;
-  request.read.layout = kTurns;
-  return request;
-}
-
-constexpr const char* kChatLine =
-    R"({"messages":[{"role":"user","content":"U"},{"role":"assistant","content":"A<user>"}]})"
-    "\n";
-
-TEST(Build, ChatsInATemplateHaveMarks) {
-  const TempFolder folder;
-  const BuildRequest request = templated(folder, kChatLine, "data");
-  const BuildResult built = build(request);
-  EXPECT_EQ(built.manifest.layout(), kTurns);
-  const std::vector<TokenId> tokens = tokens_of(request.folder, built.manifest.train);
-  const LearnedConversation chat =
-      ChatLayout(*request.tokenizer, kTurns)
-          .learned(Conversation{{ChatRole::user, "U"}, {ChatRole::assistant, "A<user>"}});
-  ASSERT_EQ(tokens.size(), chat.ids.size());
-  for (std::size_t i = 0; i < tokens.size(); ++i) {
-    EXPECT_EQ(without_marks(tokens[i]), chat.ids[i]);
-    EXPECT_EQ((tokens[i] & kLearnedMark) != 0, chat.learned[i]) << i;
-    EXPECT_EQ((tokens[i] & kDocumentMark) != 0, i == 0);
-  }
-  EXPECT_EQ(std::ranges::count(chat.learned, true), 8 + 0) << "A<user> as text is 7 bytes, then <end_turn>";
-  EXPECT_EQ(std::ranges::count(chat.ids, 1), 0) << "<user> was typed";
-  BuildRequest roles = request;
-  roles.read.layout = kRolesLayout;
-  roles.folder = folder.path() / "roles";
-  EXPECT_FALSE(build(roles).manifest.settings.find("layout"));
-  // Cut inside of the question, nothing is learned.
-  BuildRequest cut = request;
-  cut.folder = folder.path() / "cut";
-  cut.limits.context = 6;
-  EXPECT_NE(message_of([&] { build(cut); }).find("1 conversations are too long"), std::string::npos);
-}
-
-TEST(Build, AConversationThatTheTemplateRejectsIsNamedOrSkipped) {
-  const TempFolder folder;
-  const std::string bad =
-      R"({"messages":[{"role":"user","content":"no"},{"role":"assistant","content":"A"}]})"
-      "\n";
-  BuildRequest request = templated(folder, kChatLine + bad, "data");
-  const std::string message = message_of([&] { build(request); });
-  EXPECT_NE(message.find("chats.jsonl:2: messages: the chat template rejects them: not this"),
-            std::string::npos)
-      << message;
-  request.skip_bad = true;
-  request.if_built = IfBuilt::replace;
-  const Manifest manifest = build(request).manifest;
-  EXPECT_EQ(manifest.train.documents, 1u);
-  EXPECT_EQ(manifest.dropped.back(), (std::pair<std::string, std::uint64_t>("rejected_by_template", 1)));
-}
-
 }  // namespace
-}  // namespace thimble
+}  // namespace thimble::build_test
